@@ -1,0 +1,357 @@
+// Package capability defines the built-in tools: one file each, with everything that MCP,
+// REST, the CLI, the agent, the record and the docs need to know of it.
+package capability
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/google/jsonschema-go/jsonschema"
+
+	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/strict"
+)
+
+// Effect is how much a capability can change on a host.
+type Effect string
+
+// The effects; anything else counts as NormalChange, the strictest.
+const (
+	ReadOnly       Effect = "read_only"
+	StandardChange Effect = "standard_change"
+	NormalChange   Effect = "normal_change"
+)
+
+// Trait is a fact for the guard that keeps private data, untrusted input and a way out
+// from meeting in one grant.
+type Trait string
+
+// The traits.
+const (
+	ReadsPrivate   Trait = "reads_private"
+	UntrustedInput Trait = "untrusted_input"
+	SendsOut       Trait = "sends_out"
+)
+
+// Render says how a result is shown to a model.
+type Render string
+
+// The ways to show a result.
+const (
+	RenderJSON    Render = "json"    // structured content
+	RenderProcess Render = "process" // text: the status line, stdout, stderr
+	RenderFile    Render = "file"    // text: the status line, then the file's text, or an image
+)
+
+// MaxArgs bounds a call's arguments, in bytes of JSON.
+const MaxArgs = 4 << 20
+
+// Spec is what a capability says of itself.
+type Spec struct {
+	Name    string // group_verb, [a-z0-9_], at most 40 characters, never renamed
+	Title   string
+	Doc     string // what a model reads; under 2 KB
+	Version int    // raised with each change of In or Out
+	Effect  Effect
+	Traits  []Trait
+	// Destructive and Idempotent are MCP hints; every tool here has an open world's effect
+	// only if OpenWorld says so.
+	Destructive, Idempotent, OpenWorld bool
+	Consent                            bool // the person at the host is asked
+	Render                             Render
+	// Redact names members of In whose values never enter the record, only their length.
+	Redact []string
+	// Example is a valid argument object, as JSON.
+	Example string
+	// Timeout is the default time for a call, in seconds; In may have timeout_seconds.
+	Timeout int
+}
+
+// Group is the part of the name before the first underscore: what grants may name.
+func (s Spec) Group() string { g, _, _ := strings.Cut(s.Name, "_"); return g }
+
+// Definition is a capability without its Go types.
+type Definition struct {
+	Spec
+	In, Out *jsonschema.Schema
+	since   map[string]int
+	check   *jsonschema.Resolved
+	decode  func([]byte) error
+	// normalize decodes a result into Out and writes it again.
+	normalize func([]byte) ([]byte, error)
+}
+
+// Tool is a capability with its Go types; the agent binds a function to it.
+type Tool[In, Out any] struct{ *Definition }
+
+// Define makes a capability from its spec and its types. Field tags: json (the name),
+// jsonschema (the description), and min, max, maxlen, enum (a|b), since. It panics when
+// the spec breaks a rule: definitions are compiled in, and a test makes each.
+func Define[In, Out any](s Spec) *Tool[In, Out] {
+	if !regexp.MustCompile(`^[a-z0-9]+_[a-z0-9_]{1,38}$`).MatchString(s.Name) || len(s.Name) > 40 {
+		panic("capability: bad name " + s.Name)
+	}
+	d := &Definition{Spec: s, since: map[string]int{}}
+	d.In, d.Out = schemaFor[In](d), schemaFor[Out](nil)
+	r, err := d.In.Resolve(nil)
+	if err != nil {
+		panic(fmt.Sprintf("capability: %s: %v", s.Name, err))
+	}
+	d.check = r
+	d.decode = func(b []byte) error { return decodeStrict(b, new(In)) }
+	d.normalize = func(b []byte) ([]byte, error) {
+		out := new(Out)
+		if err := json.Unmarshal(b, out); err != nil {
+			return nil, err
+		}
+		return json.Marshal(out)
+	}
+	if err := d.Check([]byte(s.Example)); err != nil {
+		panic(fmt.Sprintf("capability: %s: example: %v", s.Name, err))
+	}
+	return &Tool[In, Out]{d}
+}
+
+// Decode checks args and decodes them.
+func (t *Tool[In, Out]) Decode(args []byte) (In, error) {
+	var in In
+	if err := t.Check(args); err != nil {
+		return in, err
+	}
+	err := decodeStrict(args, &in)
+	return in, err
+}
+
+// Check tells whether args fit: strict JSON, known members of the right types within
+// their bounds. The error is a *protocol.Error with bad_args that names the member and
+// never repeats a value.
+func (d *Definition) Check(args []byte) error {
+	lim := strict.Limits{MaxBytes: MaxArgs, MaxDepth: protocol.MaxDepth - 4, Numbers: true}
+	if err := strict.Check(args, lim); err != nil {
+		return badArgs(d.Name, err)
+	}
+	var m any
+	if err := json.Unmarshal(args, &m); err != nil {
+		return badArgs(d.Name, &strict.Error{Kind: strict.Syntax})
+	}
+	obj, ok := m.(map[string]any)
+	if !ok {
+		return protocol.Errorf(protocol.CodeBadArgs, "the arguments of %s must be a JSON object", d.Name)
+	}
+	if err := d.check.Validate(obj); err != nil {
+		return d.explain(obj)
+	}
+	return d.decode(args)
+}
+
+// Normalize makes an agent's result fit Out, so that whoever promised the schema to a
+// client keeps the promise: absent lists become empty, members that this build doesn't
+// know (a newer agent's) go, members of a wrong type are an error.
+func (d *Definition) Normalize(result []byte) ([]byte, error) {
+	out, err := d.normalize(result)
+	if err != nil {
+		return nil, protocol.Failf("bad_result", "the agent's answer doesn't fit the tool %s; is the agent genuine and up to date?", d.Name)
+	}
+	return out, nil
+}
+
+// Since tells in which version of the capability each member of args came, so that an
+// older agent is told to be updated instead of dropping a member: the first member of args
+// that needs more than version, or "".
+func (d *Definition) Since(args []byte, version int) (member string) {
+	var m map[string]jsontext.Value
+	if json.Unmarshal(args, &m) != nil {
+		return ""
+	}
+	for name := range m {
+		if d.since[name] > version && (member == "" || name < member) {
+			member = name
+		}
+	}
+	return member
+}
+
+// explain finds the member that doesn't fit.
+func (d *Definition) explain(obj map[string]any) error {
+	for _, name := range d.In.Required {
+		if _, ok := obj[name]; !ok {
+			return protocol.Errorf(protocol.CodeBadArgs, "%s needs the argument %q", d.Name, name)
+		}
+	}
+	names := make([]string, 0, len(obj))
+	for name := range obj {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		sub, ok := d.In.Properties[name]
+		if !ok {
+			return protocol.Errorf(protocol.CodeBadArgs, "%s has no argument %s; it takes %s", d.Name, quoteName(name), strings.Join(d.members(), ", "))
+		}
+		if r, err := sub.CloneSchemas().Resolve(nil); err == nil && r.Validate(obj[name]) != nil {
+			return protocol.Errorf(protocol.CodeBadArgs, "the argument %q of %s must be %s", name, d.Name, describe(sub))
+		}
+	}
+	return protocol.Errorf(protocol.CodeBadArgs, "the arguments don't fit the schema of %s", d.Name)
+}
+
+func (d *Definition) members() []string {
+	return d.In.PropertyOrder
+}
+
+func quoteName(name string) string {
+	if len(name) > 64 {
+		name = name[:64]
+	}
+	return strconv.QuoteToASCII(name)
+}
+
+func describe(s *jsonschema.Schema) string {
+	what := s.Type
+	switch {
+	case len(s.Enum) > 0:
+		var vs []string
+		for _, v := range s.Enum {
+			vs = append(vs, fmt.Sprint(v))
+		}
+		return "one of " + strings.Join(vs, ", ")
+	case s.Type == "array" && s.Items != nil:
+		what = "an array of " + s.Items.Type + "s"
+	case s.Type == "object" && s.AdditionalProperties != nil:
+		what = "an object of " + s.AdditionalProperties.Type + "s"
+	case s.Type == "integer":
+		what = "an integer"
+	case s.Type == "object":
+		what = "an object"
+	default:
+		what = "a " + what
+	}
+	if s.Minimum != nil {
+		what += fmt.Sprintf(", at least %v", *s.Minimum)
+	}
+	if s.Maximum != nil {
+		what += fmt.Sprintf(", at most %v", *s.Maximum)
+	}
+	if s.MinLength != nil && *s.MinLength == 1 {
+		what += ", not empty"
+	}
+	if s.MaxLength != nil {
+		what += fmt.Sprintf(", at most %d characters", *s.MaxLength)
+	}
+	if s.MinItems != nil {
+		what += fmt.Sprintf(", at least %d items", *s.MinItems)
+	}
+	return what
+}
+
+func badArgs(tool string, err error) error {
+	var se *strict.Error
+	if errors.As(err, &se) {
+		return protocol.Errorf(protocol.CodeBadArgs, "the arguments of %s: %s", tool, se.Error())
+	}
+	return protocol.Errorf(protocol.CodeBadArgs, "the arguments of %s are not valid", tool)
+}
+
+func decodeStrict(b []byte, v any) error {
+	if err := json.Unmarshal(b, v, json.RejectUnknownMembers(true)); err != nil {
+		var se *json.SemanticError
+		if errors.As(err, &se) && se.JSONPointer != "" {
+			return protocol.Errorf(protocol.CodeBadArgs, "the argument %q has the wrong type", strings.TrimPrefix(string(se.JSONPointer), "/"))
+		}
+		return protocol.Errorf(protocol.CodeBadArgs, "the arguments don't fit")
+	}
+	return nil
+}
+
+// schemaFor infers a schema and adds what struct tags say. d collects the fields' since.
+func schemaFor[T any](d *Definition) *jsonschema.Schema {
+	s, err := jsonschema.For[T](nil)
+	if err != nil {
+		panic(fmt.Sprintf("capability: schema of %T: %v", *new(T), err))
+	}
+	decorate(s, reflect.TypeFor[T](), d)
+	return s
+}
+
+func decorate(s *jsonschema.Schema, t reflect.Type, d *Definition) {
+	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice {
+		if len(s.Types) == 2 && s.Types[0] == "null" {
+			s.Type, s.Types = s.Types[1], nil
+		}
+		if t.Kind() == reflect.Slice && s.Items != nil {
+			s = s.Items
+		}
+		t = t.Elem()
+	}
+	if len(s.Types) == 2 && s.Types[0] == "null" {
+		s.Type, s.Types = s.Types[1], nil
+	}
+	if t.Kind() != reflect.Struct || s.Properties == nil {
+		return
+	}
+	for i := range t.NumField() {
+		f := t.Field(i)
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		p := s.Properties[name]
+		if p == nil {
+			continue
+		}
+		bounds(p, f.Tag)
+		if n := f.Tag.Get("since"); n != "" && d != nil {
+			d.since[name], _ = strconv.Atoi(n)
+		}
+		decorate(p, f.Type, nil)
+	}
+}
+
+func bounds(p *jsonschema.Schema, tag reflect.StructTag) {
+	if v, err := strconv.ParseFloat(tag.Get("min"), 64); err == nil {
+		p.Minimum = &v
+	}
+	if v, err := strconv.ParseFloat(tag.Get("max"), 64); err == nil {
+		p.Maximum = &v
+	}
+	if v, err := strconv.Atoi(tag.Get("minlen")); err == nil {
+		p.MinLength = &v
+	}
+	if v, err := strconv.Atoi(tag.Get("maxlen")); err == nil {
+		p.MaxLength = &v
+	}
+	if v, err := strconv.Atoi(tag.Get("minitems")); err == nil {
+		p.MinItems = &v
+	}
+	if v, err := strconv.Atoi(tag.Get("maxitems")); err == nil {
+		p.MaxItems = &v
+	}
+	if v := tag.Get("enum"); v != "" {
+		for e := range strings.SplitSeq(v, "|") {
+			p.Enum = append(p.Enum, e)
+		}
+	}
+}
+
+// All lists every definition, in the order of lists and docs.
+func All() []*Definition {
+	return []*Definition{
+		ShellExec.Definition, PowerShellExec.Definition,
+		FSList.Definition, FSStat.Definition, FSRead.Definition, FSWrite.Definition,
+		DiagSystem.Definition,
+	}
+}
+
+// Find returns the definition of that name, or nil.
+func Find(name string) *Definition {
+	for _, d := range All() {
+		if d.Name == name {
+			return d
+		}
+	}
+	return nil
+}

@@ -1,0 +1,92 @@
+package capability
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/drover-fleet/drover/protocol"
+)
+
+func TestDefinitionsKeepTheRules(t *testing.T) {
+	seen := map[string]bool{}
+	for _, d := range All() {
+		if seen[d.Name] {
+			t.Errorf("%s stands twice", d.Name)
+		}
+		seen[d.Name] = true
+		if d.Title == "" || d.Doc == "" || len(d.Doc) >= 2048 {
+			t.Errorf("%s: title or doc missing, or doc over 2 KB", d.Name)
+		}
+		for what, s := range map[string]any{"in": d.In, "out": d.Out} {
+			b, err := json.Marshal(s)
+			if err != nil || len(b) >= 16384 {
+				t.Errorf("%s: %s schema: %d bytes, %v", d.Name, what, len(b), err)
+			}
+			if strings.Contains(string(b), `"null"`) {
+				t.Errorf("%s: %s schema allows null: %s", d.Name, what, b)
+			}
+		}
+		if d.In.Type != "object" || d.Out.Type != "object" {
+			t.Errorf("%s: schemas must be objects", d.Name)
+		}
+		for name, p := range d.In.Properties {
+			if p.Description == "" || p.Type == "" {
+				t.Errorf("%s: argument %s has no description or type", d.Name, name)
+			}
+		}
+		for _, name := range d.Redact {
+			if d.In.Properties[name] == nil {
+				t.Errorf("%s: redacts %s, which isn't an argument", d.Name, name)
+			}
+		}
+	}
+}
+
+func TestCheckNamesTheMemberAndNoValue(t *testing.T) {
+	for args, want := range map[string]string{
+		`{"command":"s3cret","timeout_seconds":0}`:        `"timeout_seconds" of shell_exec must be an integer, at least 1, at most 86400`,
+		`{"command":"s3cret","timeout_seconds":"s3cret"}`: `"timeout_seconds"`,
+		`{"command":"s3cret","timeout_seconds":1.5}`:      `"timeout_seconds"`,
+		`{"Command":"s3cret"}`:                            `no argument "Command"`,
+		`{"command":null}`:                                `"command"`,
+		`{"command":"a","command":"s3cret"}`:              `twice`,
+		`{"argv":[]}`:                                     `at least 1 items`,
+		`{"argv":["s3cret",1]}`:                           `array of strings`,
+		`{"env":{"A":1}}`:                                 `object of strings`,
+		`["s3cret"]`:                                      `must be a JSON object`,
+		`{"command":"s3cret"`:                             `not valid JSON`,
+		`{"timeout_seconds":9007199254740993}`:            `out of range`,
+	} {
+		err := ShellExec.Check([]byte(args))
+		var pe *protocol.Error
+		if !errors.As(err, &pe) || pe.Code != protocol.CodeBadArgs || !strings.Contains(pe.Message, want) {
+			t.Errorf("%s: got %v, want %s", args, err, want)
+		}
+		if err != nil && strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("%s: repeats a value: %v", args, err)
+		}
+	}
+	if err := FSRead.Check([]byte(`{}`)); err == nil || !strings.Contains(err.Error(), `needs the argument "path"`) {
+		t.Errorf("missing path: %v", err)
+	}
+	if err := FSRead.Check([]byte(`{"path":"/a","unit":"words"}`)); err == nil || !strings.Contains(err.Error(), "one of lines, bytes") {
+		t.Errorf("enum: %v", err)
+	}
+}
+
+func TestSince(t *testing.T) {
+	type in struct {
+		A string `json:"a,omitempty" jsonschema:"a"`
+		B string `json:"b,omitempty" jsonschema:"b" since:"2"`
+	}
+	d := Define[in, struct{}](Spec{Name: "test_since", Version: 2, Example: `{}`})
+	if m := d.Since([]byte(`{"a":"x","b":"y"}`), 1); m != "b" {
+		t.Errorf("got %q", m)
+	}
+	if m := d.Since([]byte(`{"a":"x","b":"y"}`), 2); m != "" {
+		t.Errorf("got %q", m)
+	}
+}

@@ -1,0 +1,187 @@
+package mux
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/drover-fleet/drover/protocol"
+)
+
+// maxNews bounds the progress frames that wait for one caller; the oldest are dropped.
+const maxNews = 16
+
+// calls are those that wait for a response on this connection, by call id. There is no
+// other way to a waiting call: a response can't reach one of another connection.
+type calls struct {
+	mu   sync.Mutex
+	open map[string]*call
+}
+
+type call struct {
+	wake chan struct{} // one token: news or the response
+	// Under calls.mu:
+	response *protocol.Response
+	news     []protocol.Progress
+	seq      int64
+	wanted   bool
+}
+
+func (c *calls) len() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.open)
+}
+
+func (c *calls) add(id string, progress bool) (*call, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.open == nil {
+		c.open = map[string]*call{}
+	}
+	if c.open[id] != nil {
+		return nil, false
+	}
+	w := &call{wake: make(chan struct{}, 1), wanted: progress}
+	c.open[id] = w
+	return w, true
+}
+
+func (c *calls) remove(id string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.open, id)
+}
+
+func (c *calls) respond(r *protocol.Response) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	w := c.open[r.ID]
+	if w == nil || w.response != nil {
+		return false
+	}
+	w.response = r
+	w.poke()
+	return true
+}
+
+func (c *calls) progress(p *protocol.Progress) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	w := c.open[p.ID]
+	if w == nil || !w.wanted || w.response != nil || p.Seq <= w.seq {
+		return false
+	}
+	w.seq = p.Seq
+	if len(w.news) == maxNews {
+		w.news = append(w.news[:0], w.news[1:]...)
+	}
+	w.news = append(w.news, *p)
+	w.poke()
+	return true
+}
+
+func (w *call) poke() {
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// take returns the news since the last time and the response, if it came.
+func (c *calls) take(w *call) ([]protocol.Progress, *protocol.Response) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	news := w.news
+	w.news = nil
+	return news, w.response
+}
+
+// Call writes req at most once and waits for its response. protocol.ErrNotSent (in the
+// chain) means that the request didn't reach the agent whole, so it did not start;
+// protocol.ErrCut that the connection ended after it was written. When ctx is done, a
+// request that isn't written yet is withdrawn (ErrNotSent); otherwise Call sends a cancel
+// with context.Cause(ctx)'s text and goes on waiting for the response, for at most
+// protocol.CancelGrace, and then returns protocol.ErrNoAnswer. progress may be nil; it's
+// called in order from Call's goroutine.
+func (s *Session) Call(ctx context.Context, req *protocol.Request, progress func(protocol.Progress)) (*protocol.Response, error) {
+	f, w, err := s.prepare(ctx, req, progress != nil)
+	if err != nil {
+		return nil, err
+	}
+	defer s.calls.remove(req.ID)
+	s.out.push(f)
+	done := ctx.Done()
+	var grace <-chan time.Time
+	for {
+		select {
+		case <-w.wake:
+		case <-s.ctx.Done():
+		case <-done:
+			if s.out.withdraw(f) {
+				return nil, notSent(context.Cause(ctx))
+			}
+			s.cancelCall(ctx, req.ID)
+			t := time.NewTimer(protocol.CancelGrace)
+			defer t.Stop()
+			done, grace = nil, t.C
+			continue
+		case <-grace:
+			return nil, fmt.Errorf("%w within %s: %w", protocol.ErrNoAnswer, protocol.CancelGrace, context.Cause(ctx))
+		}
+		news, response := s.calls.take(w)
+		for _, p := range news {
+			progress(p)
+		}
+		if response != nil {
+			return response, nil
+		}
+		if s.ctx.Err() != nil {
+			if s.out.begun(f) {
+				return nil, context.Cause(s.ctx)
+			}
+			return nil, notSent(s.err)
+		}
+	}
+}
+
+// prepare encodes and registers a call and reserves its place in the queue.
+func (s *Session) prepare(ctx context.Context, req *protocol.Request, progress bool) (*outFrame, *call, error) {
+	if s.cfg.Handler != nil {
+		return nil, nil, notSent(errors.New("an agent makes no calls"))
+	}
+	if s.ctx.Err() != nil {
+		return nil, nil, notSent(s.err)
+	}
+	if size := len(req.Args); size > protocol.MaxFrame {
+		return nil, nil, notSent(protocol.Errorf(protocol.CodeTooLarge, "the arguments have %d bytes; a request may have %d", size, protocol.MaxFrame))
+	}
+	out := *req
+	out.Type, out.Progress = protocol.TypeRequest, progress
+	b, err := protocol.Encode(&out)
+	if err != nil {
+		return nil, nil, notSent(err)
+	}
+	if len(b) > protocol.MaxFrame {
+		return nil, nil, notSent(protocol.Errorf(protocol.CodeTooLarge, "the request has %d bytes; the limit is %d", len(b), protocol.MaxFrame))
+	}
+	w, ok := s.calls.add(req.ID, progress)
+	if !ok {
+		return nil, nil, notSent(protocol.Errorf(protocol.CodeInternal, "call %s is open on this connection already", req.ID))
+	}
+	f := &outFrame{data: b, id: req.ID}
+	if err := s.reserve(ctx, f); err != nil {
+		s.calls.remove(req.ID)
+		return nil, nil, notSent(err)
+	}
+	return f, w, nil
+}
+
+func (s *Session) cancelCall(ctx context.Context, id string) {
+	reason := protocol.Line(context.Cause(ctx).Error(), protocol.MaxLine)
+	s.force(&protocol.Cancel{Type: protocol.TypeCancel, ID: id, Reason: reason})
+}
+
+func notSent(err error) error { return fmt.Errorf("%w: %w", protocol.ErrNotSent, err) }

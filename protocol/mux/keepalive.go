@@ -1,0 +1,107 @@
+package mux
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/drover-fleet/drover/protocol"
+)
+
+// pings numbers the pings of one side and finds who waits for a pong.
+type pings struct {
+	mu      sync.Mutex
+	last    int64
+	waiting map[int64]chan struct{}
+	next    int64 // when the next keep-alive ping is due
+	stopped bool
+}
+
+func (s *Session) stopTimer() {
+	s.pings.mu.Lock()
+	defer s.pings.mu.Unlock()
+	s.pings.stopped = true
+	if s.timer != nil {
+		s.timer.Stop()
+	}
+}
+
+// Ping asks the peer for a sign of life and waits for it.
+func (s *Session) Ping(ctx context.Context) error {
+	ch := make(chan struct{})
+	s.pings.mu.Lock()
+	s.pings.last++
+	n := s.pings.last
+	if s.pings.waiting == nil {
+		s.pings.waiting = map[int64]chan struct{}{}
+	}
+	s.pings.waiting[n] = ch
+	s.pings.mu.Unlock()
+	defer func() {
+		s.pings.mu.Lock()
+		delete(s.pings.waiting, n)
+		s.pings.mu.Unlock()
+	}()
+	s.force(&protocol.Ping{Type: protocol.TypePing, N: n})
+	select {
+	case <-ch:
+		return nil
+	case <-ctx.Done():
+		return errors.Join(ErrDead, context.Cause(ctx))
+	case <-s.ctx.Done():
+		return context.Cause(s.ctx)
+	}
+}
+
+func (s *Session) onPong(n int64) {
+	s.pings.mu.Lock()
+	defer s.pings.mu.Unlock()
+	if ch := s.pings.waiting[n]; ch != nil {
+		delete(s.pings.waiting, n)
+		close(ch)
+	} else if n < 1 || n > s.pings.last {
+		s.ignored.Add(1)
+	}
+}
+
+// startTimer begins the keep-alive. One timer a connection does both: it's due at the next
+// ping or when the peer would be dead, whichever comes first; what comes in never resets it.
+func (s *Session) startTimer() {
+	s.lastRead.Store(s.now())
+	s.pings.mu.Lock()
+	defer s.pings.mu.Unlock()
+	s.pings.next = s.now() + int64(s.cfg.KeepAlive)
+	if !s.pings.stopped {
+		s.timer = time.AfterFunc(s.cfg.KeepAlive, s.tick)
+	}
+}
+
+func (s *Session) tick() {
+	now, limit := s.now(), 2*int64(s.cfg.KeepAlive)
+	dead := s.lastRead.Load() + limit
+	if since := s.writeSince.Load(); since != 0 {
+		dead = min(dead, since+limit)
+	}
+	if now >= dead {
+		s.end(ErrDead, 0, "")
+		return
+	}
+	s.pings.mu.Lock()
+	due := false
+	if s.cfg.Handler == nil {
+		if due = now >= s.pings.next; due {
+			s.pings.last++
+			s.pings.next = now + int64(s.cfg.KeepAlive)
+		}
+		dead = min(dead, s.pings.next)
+	}
+	n := s.pings.last
+	if !s.pings.stopped {
+		s.timer.Reset(time.Duration(dead - now))
+	}
+	s.pings.mu.Unlock()
+	if due {
+		s.force(&protocol.Ping{Type: protocol.TypePing, N: n})
+	}
+}

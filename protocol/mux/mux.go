@@ -1,0 +1,81 @@
+package mux
+
+import (
+	"context"
+	"time"
+
+	"github.com/drover-fleet/drover/protocol"
+)
+
+// Pipe carries whole messages, in order, between two ends. Read is called from one
+// goroutine, Write from another, Close from any, also while the others run: it makes both
+// return.
+type Pipe interface {
+	// Read returns the next message; msg is valid until the next Read. When the peer closed
+	// in order, the error has a *protocol.CloseError in its chain; a message above the
+	// pipe's limit is protocol.ErrTooBig.
+	Read(ctx context.Context) (binary bool, msg []byte, err error)
+	// Write sends one message. After an error nothing is known of how much arrived. msg is
+	// not kept.
+	Write(ctx context.Context, binary bool, msg []byte) error
+	// Close ends the pipe. Code 0 ends it at once and says nothing to the peer; any other
+	// code and reason (at most 120 bytes) are sent, and the peer's answer is waited for, for
+	// seconds. Only the first Close counts.
+	Close(code int, reason string) error
+}
+
+// Handler executes requests: the agent's side of a session.
+type Handler interface {
+	// Handle executes one request and returns its response. It's called in a goroutine of
+	// its own for each request; there are never more at once than Config.MaxCalls.
+	//
+	// ctx is cancelled when the server cancels the call: context.Cause(ctx) is then a
+	// *CancelError with the server's reason, and the response (code cancelled or timed_out)
+	// is still wanted, once the work is really dead. It's also cancelled when the connection
+	// ends, with protocol.ErrCut as cause: nobody waits for the response then. ctx has no
+	// deadline: Handle keeps to req.DeadlineMS by its own clock, counted from the call.
+	//
+	// progress sends one line, cut to 512 bytes, to a caller that asked for it; otherwise
+	// and when the connection is congested it does nothing. It never blocks and may be
+	// called from any goroutine until Handle returns.
+	//
+	// The response's Type and ID are filled in by the session; a nil response counts as an
+	// internal error. One that is larger than protocol.MaxFrame, or isn't valid JSON, is
+	// replaced by an error of its own (too_large, internal). A panic in Handle isn't caught.
+	Handle(ctx context.Context, req *protocol.Request, progress func(message string)) *protocol.Response
+}
+
+// CancelError is the cause of a handler's context when the server cancelled the call.
+type CancelError struct{ Reason string }
+
+// Error implements error.
+func (e *CancelError) Error() string {
+	if e.Reason == "" {
+		return "cancelled by the server"
+	}
+	return "cancelled by the server: " + e.Reason
+}
+
+// Config sets up a session. The zero value is a caller's side with the default keep-alive.
+type Config struct {
+	// Handler makes this the agent's side. nil: this side calls, and a request from the
+	// peer is a violation.
+	Handler Handler
+	// MaxCalls bounds the handler's concurrent requests; 256 when zero. One above it is
+	// answered with rate_limited, reason busy.
+	MaxCalls int
+	// KeepAlive is the interval at which the calling side pings; protocol.KeepAlive when
+	// zero. Without any message for twice the interval either side ends the session.
+	KeepAlive time.Duration
+	// Resume answers the server's question of what became of earlier calls; nil answers
+	// unseen for each. It's called in a goroutine of its own.
+	Resume func(ids []string) protocol.Resume
+	// Notify, if not nil, hears frames that aren't the session's own business:
+	// *protocol.FactsUpdate, *protocol.Log, *protocol.Epoch and *protocol.Resume with states
+	// on the calling side; *protocol.Config on the agent's; *protocol.Goodbye on both. It's
+	// called from the reader and must not block.
+	Notify func(frame any)
+	// Ended, if not nil, is called once, at the moment the session ends and before its pipe
+	// is closed, with the reason. It must not block.
+	Ended func(err error)
+}

@@ -1,0 +1,246 @@
+package mux
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+
+	"github.com/drover-fleet/drover/protocol"
+)
+
+// inbox holds the streams that come in; only the reader touches it.
+type inbox struct {
+	streams  map[uint32]*inStream
+	last     uint32 // the peer's newest stream
+	first    uint32 // the peer's first stream id: its parity
+	open     int64  // the sum of open streams' sizes
+	window   int64  // what the peer may still send, all streams together
+	consumed int64  // of the window, not given back yet
+}
+
+type inStream struct {
+	size     int64
+	buf      []byte
+	window   int64
+	consumed int64
+}
+
+func (in *inbox) init(first uint32) {
+	in.first = first
+	in.window = protocol.ConnCredit
+}
+
+func (s *Session) readLoop() {
+	for s.ctx.Err() == nil {
+		bin, msg, err := s.pipe.Read(context.Background())
+		if err != nil {
+			s.readFailed(err)
+			return
+		}
+		s.lastRead.Store(s.now())
+		switch {
+		case bin:
+			s.onChunk(msg)
+		case len(msg) > protocol.MaxMessage:
+			s.violate("a text message of %d bytes", len(msg))
+		default:
+			s.onFrame(msg, false)
+		}
+	}
+}
+
+func (s *Session) readFailed(err error) {
+	if errors.Is(err, protocol.ErrTooBig) {
+		s.violate("a message above the size limit")
+		return
+	}
+	var ce *protocol.CloseError
+	if errors.As(err, &ce) {
+		err = ce
+	}
+	s.end(err, 0, "")
+}
+
+// onFrame handles one frame; streamed tells that it came as a stream, which only frames
+// that can be long may.
+func (s *Session) onFrame(b []byte, streamed bool) {
+	v, err := protocol.Decode(b)
+	if err != nil {
+		s.violate("%v", err)
+		return
+	}
+	if streamed && !canBeLong(v) {
+		s.violate("a frame of this type in a stream")
+		return
+	}
+	switch f := v.(type) {
+	case *protocol.Ping:
+		s.force(&protocol.Pong{Type: protocol.TypePong, N: f.N})
+	case *protocol.Pong:
+		s.onPong(f.N)
+	case *protocol.Open:
+		s.onOpen(f)
+	case *protocol.Credit:
+		if bad := s.out.grant(f.Stream, f.Bytes); bad != "" {
+			s.violate("%s", bad)
+		}
+	case *protocol.Goodbye:
+		s.notify(f)
+	default:
+		if s.cfg.Handler != nil {
+			s.onServerFrame(v)
+		} else {
+			s.onAgentFrame(v)
+		}
+	}
+}
+
+func canBeLong(v any) bool {
+	switch v.(type) {
+	case *protocol.Request, *protocol.Response, *protocol.FactsUpdate, *protocol.Resume:
+		return true
+	}
+	return false
+}
+
+// onServerFrame handles, on the agent's side, what only a server sends.
+func (s *Session) onServerFrame(v any) {
+	switch f := v.(type) {
+	case *protocol.Request:
+		s.onRequest(f)
+	case *protocol.Cancel:
+		if !s.work.cancel(f.ID, f.Reason) {
+			s.ignored.Add(1)
+		}
+	case *protocol.Resume:
+		s.onResume(f)
+	case *protocol.Config:
+		s.notify(f)
+	default:
+		s.violate("a frame that a server doesn't send")
+	}
+}
+
+// onAgentFrame handles, on the calling side, what only an agent sends.
+func (s *Session) onAgentFrame(v any) {
+	switch f := v.(type) {
+	case *protocol.Response:
+		if bad := badResponse(f); bad != "" {
+			s.violate("%s", bad)
+		} else if !s.calls.respond(f) {
+			s.late.Add(1)
+		}
+	case *protocol.Progress:
+		f.Message = protocol.Line(f.Message, protocol.MaxLine)
+		if !s.calls.progress(f) {
+			s.late.Add(1)
+		}
+	case *protocol.FactsUpdate, *protocol.Log, *protocol.Epoch:
+		s.notify(f)
+	case *protocol.Resume:
+		if len(f.IDs) > 0 {
+			s.violate("a resume with ids from an agent")
+			return
+		}
+		s.notify(f)
+	default:
+		s.violate("a frame that an agent doesn't send")
+	}
+}
+
+func (s *Session) notify(f any) {
+	if s.cfg.Notify != nil {
+		s.cfg.Notify(f)
+	}
+}
+
+func badResponse(r *protocol.Response) string {
+	switch {
+	case r.TookUS < 0:
+		return "a response that took negative time"
+	case r.Error != nil && !r.Error.WellFormed():
+		return "an error with an unknown code or a malformed reason"
+	}
+	return ""
+}
+
+func (s *Session) onOpen(f *protocol.Open) {
+	in := &s.in
+	switch {
+	case f.Kind != "frame":
+		s.violate("a stream of unknown kind")
+	case f.Stream%2 != in.first%2 || f.Stream <= in.last || f.Stream == 0:
+		s.violate("a stream id out of order")
+	case f.Size < 1 || f.Size > protocol.MaxFrame:
+		s.violate("a stream of kind frame of %d bytes", f.Size)
+	case in.open+f.Size > protocol.MaxOpen:
+		s.violate("too many bytes in open streams")
+	default:
+		in.last = f.Stream
+		in.open += f.Size
+		if in.streams == nil {
+			in.streams = map[uint32]*inStream{}
+		}
+		in.streams[f.Stream] = &inStream{size: f.Size, window: protocol.InitialCredit}
+	}
+}
+
+// onChunk handles one binary message. What it carries is paid for from two windows; what
+// was consumed is given back in portions.
+func (s *Session) onChunk(msg []byte) {
+	if len(msg) < protocol.ChunkHeader {
+		s.violate("a binary message without a header")
+		return
+	}
+	id, flags, data := binary.BigEndian.Uint32(msg), msg[4], msg[protocol.ChunkHeader:]
+	in, st := &s.in, s.in.streams[id]
+	n := int64(len(data))
+	switch {
+	case st == nil:
+		s.violate("a chunk for a stream that isn't open")
+	case flags&^(protocol.FlagEnd|protocol.FlagReset) != 0, flags == protocol.FlagEnd|protocol.FlagReset:
+		s.violate("unknown flags")
+	case flags == protocol.FlagReset:
+		if n > 0 {
+			s.violate("a reset with a payload")
+			return
+		}
+		in.close(id, st)
+	case n > protocol.MaxChunk, n > st.window, n > in.window:
+		s.violate("a chunk beyond its credit")
+	case n == 0 && flags == 0:
+		s.violate("an empty chunk")
+	case int64(len(st.buf))+n > st.size, flags == protocol.FlagEnd && int64(len(st.buf))+n != st.size:
+		s.violate("a stream that isn't as long as it said")
+	default:
+		s.consume(id, st, data)
+		if flags == protocol.FlagEnd {
+			in.close(id, st)
+			s.onFrame(st.buf, true)
+		}
+	}
+}
+
+func (in *inbox) close(id uint32, st *inStream) {
+	delete(in.streams, id)
+	in.open -= st.size
+}
+
+func (s *Session) consume(id uint32, st *inStream, data []byte) {
+	in, n := &s.in, int64(len(data))
+	st.buf = append(st.buf, data...)
+	st.window -= n
+	in.window -= n
+	st.consumed += n
+	in.consumed += n
+	if left := st.size - int64(len(st.buf)); left > st.window && st.consumed >= protocol.InitialCredit/2 {
+		s.force(&protocol.Credit{Type: protocol.TypeCredit, Stream: id, Bytes: st.consumed})
+		st.window += st.consumed
+		st.consumed = 0
+	}
+	if in.consumed >= protocol.ConnCredit/4 {
+		s.force(&protocol.Credit{Type: protocol.TypeCredit, Stream: 0, Bytes: in.consumed})
+		in.window += in.consumed
+		in.consumed = 0
+	}
+}

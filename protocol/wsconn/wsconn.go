@@ -1,0 +1,178 @@
+// Package wsconn carries the tunnel's messages over a WebSocket. It's the only importer of
+// coder/websocket.
+package wsconn
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/drover-fleet/drover/protocol"
+)
+
+// Path is where a server accepts agents, below its base URL.
+const Path = "/agent/v1/tunnel"
+
+// readLimit is the largest message after the handshake: a chunk with its header.
+const readLimit = protocol.MaxMessage + protocol.ChunkHeader
+
+// Conn is a mux.Pipe over one WebSocket, without compression. Until Established, messages
+// are limited to protocol.MaxHello.
+type Conn struct {
+	ws  *websocket.Conn
+	buf *[]byte // lent until the next Read
+}
+
+func wrap(ws *websocket.Conn) *Conn {
+	ws.SetReadLimit(protocol.MaxHello)
+	return &Conn{ws: ws}
+}
+
+// Accept upgrades a request of an agent. It has answered the request when it fails.
+// A browser's request (one with an Origin) is only accepted from the server's own origin.
+func Accept(w http.ResponseWriter, r *http.Request) (*Conn, error) {
+	ws, err := websocket.Accept(w, r, &websocket.AcceptOptions{CompressionMode: websocket.CompressionDisabled})
+	if err != nil {
+		return nil, err
+	}
+	return wrap(ws), nil
+}
+
+// DialError is a server's answer that isn't a WebSocket.
+type DialError struct {
+	Status     int           // the HTTP status
+	RetryAfter time.Duration // from the header; 0 when there's none
+	Body       string        // the answer's first line, cleaned
+}
+
+// Error implements error.
+func (e *DialError) Error() string {
+	return fmt.Sprintf("the server answered %d instead of opening the tunnel: %s", e.Status, e.Body)
+}
+
+// URL makes the tunnel's URL from a server's base URL, whose scheme is http, https, ws or wss.
+func URL(server string) (string, error) {
+	u, err := url.Parse(server)
+	if err != nil {
+		return "", fmt.Errorf("the server's URL: %w", err)
+	}
+	switch u.Scheme {
+	case "http", "ws":
+		u.Scheme = "ws"
+	case "https", "wss":
+		u.Scheme = "wss"
+	default:
+		return "", fmt.Errorf("the server's URL has the scheme %q; it must be https or http", u.Scheme)
+	}
+	if u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+		return "", errors.New("the server's URL must be like https://drover.example.com, without user, query and fragment")
+	}
+	u.Path = strings.TrimSuffix(u.Path, "/") + Path
+	return u.String(), nil
+}
+
+// Dial opens the tunnel of a server, given by its base URL. client's Timeout must be zero;
+// its transport decides about proxies and certificates. Redirects aren't followed.
+func Dial(ctx context.Context, server string, client *http.Client, header http.Header) (*Conn, error) {
+	target, err := URL(server)
+	if err != nil {
+		return nil, err
+	}
+	hc := *client
+	hc.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	ws, resp, err := websocket.Dial(ctx, target, &websocket.DialOptions{HTTPClient: &hc, HTTPHeader: header, CompressionMode: websocket.CompressionDisabled})
+	if err == nil {
+		return wrap(ws), nil
+	}
+	if resp == nil || resp.StatusCode == http.StatusSwitchingProtocols {
+		return nil, err
+	}
+	de := &DialError{Status: resp.StatusCode}
+	if s, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil && s > 0 && s < 86400 {
+		de.RetryAfter = time.Duration(s) * time.Second
+	}
+	body, _ := io.ReadAll(io.LimitReader(resp.Body, 512)) // only for the message
+	de.Body = protocol.Line(string(body), 200)
+	return nil, de
+}
+
+// Established raises the message limit once the peer is known.
+func (c *Conn) Established() { c.ws.SetReadLimit(readLimit) }
+
+// Read implements mux.Pipe. With a ctx that can end, its end closes the connection.
+func (c *Conn) Read(ctx context.Context) (bool, []byte, error) {
+	if c.buf != nil {
+		readBuffers.put(c.buf)
+		c.buf = nil
+	}
+	typ, r, err := c.ws.Reader(ctx)
+	if err != nil {
+		return false, nil, classify(err)
+	}
+	c.buf = readBuffers.get()
+	b := *c.buf
+	n := 0
+	for n < len(b) {
+		m, err := r.Read(b[n:])
+		n += m
+		if err == io.EOF {
+			return typ == websocket.MessageBinary, b[:n], nil
+		}
+		if err != nil {
+			return false, nil, classify(err)
+		}
+	}
+	return false, nil, protocol.ErrTooBig
+}
+
+func classify(err error) error {
+	if errors.Is(err, websocket.ErrMessageTooBig) {
+		return protocol.ErrTooBig
+	}
+	var ce websocket.CloseError
+	if errors.As(err, &ce) {
+		return &protocol.CloseError{Code: int(ce.Code), Reason: ce.Reason}
+	}
+	return err
+}
+
+// Write implements mux.Pipe. With a ctx that can end, its end closes the connection.
+func (c *Conn) Write(ctx context.Context, binary bool, msg []byte) error {
+	typ := websocket.MessageText
+	if binary {
+		typ = websocket.MessageBinary
+	}
+	return c.ws.Write(ctx, typ, msg)
+}
+
+// Close implements mux.Pipe.
+func (c *Conn) Close(code int, reason string) error {
+	if code == 0 {
+		return c.ws.CloseNow()
+	}
+	return c.ws.Close(websocket.StatusCode(code), reason)
+}
+
+// bufferPool lends read buffers, so that an idle connection holds none.
+type bufferPool struct{ pool sync.Pool }
+
+func (p *bufferPool) get() *[]byte {
+	if b, ok := p.pool.Get().(*[]byte); ok {
+		return b
+	}
+	b := make([]byte, readLimit+2)
+	return &b
+}
+
+func (p *bufferPool) put(b *[]byte) { p.pool.Put(b) }
+
+var readBuffers bufferPool // buffers without content: no state
