@@ -1,0 +1,168 @@
+package main
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/drover-fleet/drover/server/internal/restapi"
+	"github.com/drover-fleet/drover/tests/harness"
+)
+
+func into[T any](t *testing.T, r result) T {
+	t.Helper()
+	var v T
+	if r.code != 0 {
+		t.Fatalf("exit %d: %s", r.code, r.err)
+	}
+	if err := json.Unmarshal([]byte(r.out), &v); err != nil {
+		t.Fatalf("%s: %v", r.out, err)
+	}
+	return v
+}
+
+// Administrative commands do the same on the data, beside a running server, and over its
+// API; the server knows at once what was done beside it.
+func TestAdministration(t *testing.T) {
+	f, remote := fleet1(t)
+	for name, u := range map[string]run{"url": remote, "data": {env: map[string]string{"DROVER_DATA": f.Dir}}} {
+		t.Run(name, func(t *testing.T) {
+			made := u.drover(t.Context(), "pat", "create", "--name", "ci-"+name, "--agents", "web-01", "--tools", "fs,shell_exec", "--expires", "12h")
+			token := strings.TrimSuffix(made.out, "\n")
+			if made.code != 0 || !strings.HasPrefix(token, "drv_pat_") || strings.ContainsAny(token, " \n") || made.err != "" {
+				t.Fatalf("%+v", made)
+			}
+			user := run{env: map[string]string{"DROVER_URL": f.URL, "DROVER_PAT": token}}
+			harness.Eventually(t, 5*time.Second, "the new token is known", func() bool {
+				return user.drover(t.Context(), "call", "--agent", "web-01", "fs_stat", "path=/").code == 0
+			})
+			var id string
+			for _, p := range into[restapi.PATList](t, u.drover(t.Context(), "pat", "list", "--json")).PATs {
+				if p.Name == "ci-"+name {
+					id = p.ID
+				}
+			}
+			if got := u.drover(t.Context(), "pat", "list"); !strings.Contains(got.out, "fs,shell_exec") || strings.Contains(got.out, token) {
+				t.Errorf("list: %+v", got)
+			}
+			if got := u.drover(t.Context(), "pat", "revoke", id); got.code != 0 || got.out != "" {
+				t.Errorf("revoke: %+v", got)
+			}
+			revoked(t, user)
+
+			enrol := u.drover(t.Context(), "enroll", "create", "--agent-id", "new-"+name, "--label", "env=lab", "--label", "role=x")
+			text := strings.TrimSuffix(enrol.out, "\n")
+			if enrol.code != 0 || !strings.HasPrefix(text, "drv_enr_") || strings.Contains(text, "\n") || !strings.Contains(enrol.err, "DROVER_ENROLL_TOKEN="+text+" drover-agent run --server http") {
+				t.Fatalf("enroll: %+v", enrol)
+			}
+			tokens := into[restapi.EnrolmentList](t, u.drover(t.Context(), "enroll", "list", "--json"))
+			if got := u.drover(t.Context(), "enroll", "revoke", tokens.Enrolments[0].ID); got.code != 0 {
+				t.Errorf("revoke: %+v", got)
+			}
+			if got := u.drover(t.Context(), "enroll", "list"); !strings.Contains(got.out, "revoked") || !strings.Contains(got.out, "env=lab,role=x") {
+				t.Errorf("list: %+v", got)
+			}
+
+			set := into[restapi.AgentInfo](t, u.drover(t.Context(), "agents", "set", "web-01", "--label", "env=prod", "--label", "by="+name, "--description", "shop", "--json"))
+			if set.Labels["env"] != "prod" || set.Labels["by"] != name || set.Description != "shop" {
+				t.Errorf("set: %+v", set)
+			}
+			set = into[restapi.AgentInfo](t, u.drover(t.Context(), "agents", "set", "web-01", "--unset", "env", "--unset", "by", "--json"))
+			if len(set.Labels) != 0 || set.Description != "shop" {
+				t.Errorf("unset: %+v", set)
+			}
+			list := into[restapi.AgentList](t, u.drover(t.Context(), "agents", "list", "--json"))
+			if want := map[string]string{"url": "online", "data": "unknown"}[name]; len(list.Agents) != 1 || list.Agents[0].State != want {
+				t.Errorf("list: %+v", list)
+			}
+			if got := u.drover(t.Context(), "agents", "show", "web-01"); !strings.Contains(got.out, "web-01") || !strings.Contains(got.out, "shop") {
+				t.Errorf("show: %+v", got)
+			}
+			if got := u.drover(t.Context(), "audit", "list", "--kind", "admin"); !strings.Contains(got.out, "agent.set") || !strings.Contains(got.out, "pat.revoke") {
+				t.Errorf("audit: %+v", got)
+			}
+			if rows := into[restapi.AuditList](t, u.drover(t.Context(), "audit", "list", "--limit", "3", "--json")).Rows; len(rows) != 3 {
+				t.Errorf("%d rows", len(rows))
+			}
+		})
+	}
+}
+
+// revoked waits until the running server refuses the token, as it must within five seconds.
+func revoked(t *testing.T, user run) {
+	t.Helper()
+	harness.Eventually(t, 5*time.Second, "the revoked token is refused", func() bool {
+		got := user.drover(t.Context(), "call", "--agent", "web-01", "fs_stat", "path=/")
+		return got.code == 255 && strings.HasPrefix(got.err, "drover: unauthenticated: ")
+	})
+}
+
+func TestWhatIsMissingIsExplained(t *testing.T) {
+	data := filepath.Join(t.TempDir(), "data")
+	u := run{env: map[string]string{"DROVER_DATA": data}}
+	for _, c := range []struct {
+		args, want string
+		code       int
+	}{
+		{"pat create --name x --tools all", "--agents all", 1},
+		{"pat create --name x --agents all", "--tools all", 1},
+		{"pat create --agents all --tools all", "--name", 1},
+		{"pat create --name x --agents all --selector a=b --tools all", "not both", 1},
+		{"pat create --name x --agents all --tools nope", "unknown", 1},
+		{"pat create --name x --agents Web --tools all", "malformed", 1},
+		{"pat create --name x --agents all --tools all --expires soon", "30d", 1},
+		{"enroll create", "--agent-id", 1},
+		{"enroll create --agent-id Web", "agent id", 1},
+		{"enroll create --agent-id web --ttl never", "--ttl", 1},
+		{"enroll create --agent-id web --label x", "key=value", 1},
+		{"enroll create --agent-id web --replace", "not_found", 1},
+		{"agents list --data /nope/nope", "no Drover data", 1},
+		{"agents list --url http://127.0.0.1:1", "DROVER_PAT", 1},
+		{"agents list --state online", "--url", 1},
+		{"agents show", "needs an agent id", 2},
+		{"agents show nope", "unknown_agent", 1},
+		{"agents remove nope", "unknown_agent", 1},
+		{"agents set nope --label a=b", "unknown_agent", 1},
+		{"pat revoke nope", "not_found", 1},
+		{"nope", "unknown command", 1},
+		{"agents nope", "no command", 2},
+		{"agents list --nope", "unknown flag", 2},
+		{"serve --log-level loud", "debug, info", 1},
+	} {
+		got := u.drover(t.Context(), strings.Fields(c.args)...)
+		if got.code != c.code || got.out != "" || !strings.HasPrefix(got.err, "drover: ") || !strings.Contains(got.err, c.want) {
+			t.Errorf("%s: %+v, want exit %d and %q", c.args, got, c.code, c.want)
+		}
+	}
+}
+
+// Help teaches: each command that people run has an example, and says which environment
+// variables it reads.
+func TestHelp(t *testing.T) {
+	u := run{}
+	for _, cmd := range []string{"serve", "dev", "agents list", "agents show", "agents set", "agents remove", "call", "pat create", "pat list", "pat revoke", "enroll create", "enroll list", "enroll revoke", "audit list"} {
+		got := u.drover(t.Context(), append(strings.Fields(cmd), "--help")...)
+		if got.code != 0 || !strings.Contains(got.out, "Examples:\n  ") {
+			t.Errorf("%s: %+v", cmd, got)
+		}
+	}
+	if got := u.drover(t.Context(), "serve", "--help"); !strings.Contains(got.out, "(env DROVER_LISTEN)") || !strings.Contains(got.out, "DROVER_DATABASE_URL") || !strings.Contains(got.out, "DROVER_PUBLIC_URL") {
+		t.Errorf("serve: %s", got.out)
+	}
+	if got := u.drover(t.Context(), "call", "--help"); strings.Contains(got.out, "DROVER_AGENT") {
+		t.Errorf("--agent has an environment variable: %s", got.out)
+	}
+	dir := t.TempDir()
+	if got := u.drover(t.Context(), "docs", "man", dir); got.code != 0 {
+		t.Errorf("man: %+v", got)
+	}
+	if pages, err := filepath.Glob(filepath.Join(dir, "drover*.1")); err != nil || len(pages) < 15 {
+		t.Errorf("%d pages, %v", len(pages), err)
+	}
+	if got := u.drover(t.Context(), "version"); !strings.HasPrefix(got.out, "drover ") {
+		t.Errorf("version: %+v", got)
+	}
+}

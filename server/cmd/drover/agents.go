@@ -1,0 +1,245 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/text"
+	"github.com/drover-fleet/drover/server/internal/authn"
+	"github.com/drover-fleet/drover/server/internal/fleet"
+	"github.com/drover-fleet/drover/server/internal/restapi"
+)
+
+// command is an administrative command under way: where it works and how it answers.
+type command struct {
+	app   *app
+	where *where
+	json  bool
+}
+
+// manage makes an administrative command's common part.
+func (a *app) manage(cmd *cobra.Command, run func(ctx context.Context, c *command, api *client, args []string) error) *cobra.Command {
+	c := &command{app: a, where: a.admin(cmd)}
+	cmd.Flags().BoolVar(&c.json, "json", false, "print JSON")
+	create := cmd.Name() == "create"
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := c.where.settle(cmd.Flags()); err != nil {
+			return err
+		}
+		api, err := a.connect(cmd.Context(), c.where, create)
+		if err != nil {
+			return err
+		}
+		err = run(cmd.Context(), c, api, args)
+		if cerr := api.close(); err == nil {
+			err = cerr
+		}
+		return err
+	}
+	return cmd
+}
+
+// group is a command that only has subcommands; alone it prints its help.
+func group(use, short, long string, sub ...*cobra.Command) *cobra.Command {
+	g := &cobra.Command{Use: use, Short: short, Long: long, Args: func(cmd *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			return &exit{code: exitUsage, cause: fmt.Errorf("bad_args: there's no command %s %s; see %s --help", cmd.CommandPath(), text.Quote(args[0], 40), cmd.CommandPath())}
+		}
+		return nil
+	}, RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
+	g.AddCommand(sub...)
+	return g
+}
+
+func (a *app) agentsCmd() *cobra.Command {
+	return group("agents", "List, show, label and remove agents", `An agent is the Drover program on a host. Its id is what calls name; hostname and
+everything else that a host says of itself is shown, and selects nothing.
+
+To add a host: drover enroll create --agent-id ID`,
+		a.agentsList(), a.agentsShow(), a.agentsSet(), a.agentsRemove())
+}
+
+func (a *app) agentsList() *cobra.Command {
+	var query, labels, state string
+	cmd := &cobra.Command{
+		Use: "list", Short: "List agents", Args: cobra.NoArgs,
+		Long: `Lists the agents by id. On --data the state is unknown: only the running server knows
+who is online; ask it with --url.`,
+		Example: `  drover agents list --url http://127.0.0.1:7400
+  drover agents list --labels env=prod,role=web --state online
+  drover agents list --json`,
+	}
+	cmd.Flags().StringVar(&query, "query", "", "text that the id, hostname, description or a label contains")
+	cmd.Flags().StringVar(&labels, "labels", "", "k=v,k=v: agents that have all of these")
+	cmd.Flags().StringVar(&state, "state", "", "online, offline or quarantined")
+	return a.manage(cmd, func(ctx context.Context, c *command, api *client, _ []string) error {
+		if state != "" && !c.where.remote {
+			return fleet.Errorf(protocol.CodeBadArgs, "only a running server knows who is online: use --state with --url")
+		}
+		agents, err := allAgents(ctx, api, url.Values{"query": {query}, "labels": {labels}, "state": {state}})
+		if err != nil {
+			return err
+		}
+		if c.json {
+			return printJSON(a.out, restapi.AgentList{Agents: agents, Total: len(agents)})
+		}
+		var rows [][]string
+		for _, g := range agents {
+			rows = append(rows, []string{g.AgentID, g.State, g.Hostname, g.OS, g.RunAs, restapi.LabelsText(g.Labels), when(g.LastSeen), g.Description})
+		}
+		return table(a.out, []string{"AGENT", "STATE", "HOSTNAME", "OS", "RUN AS", "LABELS", "LAST SEEN", "DESCRIPTION"}, rows)
+	})
+}
+
+// allAgents reads every page.
+func allAgents(ctx context.Context, api *client, q url.Values) ([]restapi.AgentInfo, error) {
+	out := []restapi.AgentInfo{}
+	for k, v := range q {
+		if v[0] == "" {
+			q.Del(k)
+		}
+	}
+	q.Set("limit", "200")
+	for {
+		var page restapi.AgentList
+		if err := api.do(ctx, http.MethodGet, "/agents?"+q.Encode(), nil, &page); err != nil {
+			return nil, err
+		}
+		out = append(out, page.Agents...)
+		if page.NextCursor == "" {
+			return out, nil
+		}
+		q.Set("cursor", page.NextCursor)
+	}
+}
+
+func (a *app) agentsShow() *cobra.Command {
+	cmd := &cobra.Command{Use: "show ID", Short: "Show one agent", Args: oneArg("an agent id"), Example: "  drover agents show web-01"}
+	return a.manage(cmd, func(ctx context.Context, c *command, api *client, args []string) error {
+		var g restapi.AgentInfo
+		if err := api.do(ctx, http.MethodGet, "/agents/"+url.PathEscape(args[0]), nil, &g); err != nil {
+			return err
+		}
+		return a.printAgent(c, g)
+	})
+}
+
+func (a *app) printAgent(c *command, g restapi.AgentInfo) error {
+	if c.json {
+		return printJSON(a.out, g)
+	}
+	roots := "not confined"
+	if len(g.Roots) > 0 {
+		roots = strings.Join(g.Roots, ", ")
+	}
+	for _, l := range [][2]string{
+		{"agent", g.AgentID}, {"state", g.State}, {"quarantine", g.Quarantine}, {"online since", when(g.Since)}, {"last seen", when(g.LastSeen)},
+		{"hostname", g.Hostname}, {"system", strings.TrimSpace(g.OSVersion + " " + g.OS + "/" + g.Arch)}, {"run as", g.RunAs},
+		{"file tools", roots}, {"labels", restapi.LabelsText(g.Labels)}, {"description", g.Description}, {"offers", strings.Join(g.Tools, ", ")},
+		{"agent version", g.AgentVersion}, {"key", fmt.Sprintf("%s (generation %d)", g.Fingerprint, g.Generation)}, {"created", when(g.CreatedAt)},
+	} {
+		if l[1] == "" {
+			continue
+		}
+		if _, err := fmt.Fprintf(a.out, "%-14s %s\n", l[0], text.Line(l[1], 1000)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (a *app) agentsSet() *cobra.Command {
+	var labels, unset []string
+	var description string
+	cmd := &cobra.Command{
+		Use: "set ID", Short: "Set labels and description", Args: oneArg("an agent id"),
+		Long: `Sets labels and the description of an agent. Labels that aren't named stay as they
+are. Grants may select agents by label (drover pat create --selector env=prod), so a
+label is a right: it comes from operators alone, never from a host.`,
+		Example: `  drover agents set web-01 --label env=prod --label role=web --description "shop, do not restart by day"
+  drover agents set web-01 --unset role`,
+	}
+	cmd.Flags().StringArrayVar(&labels, "label", nil, "set a label, k=v (repeatable)")
+	cmd.Flags().StringArrayVar(&unset, "unset", nil, "remove the label of this key (repeatable)")
+	cmd.Flags().StringVar(&description, "description", "", "what the host is for; \"\" removes it")
+	return a.manage(cmd, func(ctx context.Context, c *command, api *client, args []string) error {
+		set, err := parseLabels(labels)
+		if err != nil {
+			return err
+		}
+		var change restapi.AgentChange
+		if cmd.Flags().Changed("description") {
+			change.Description = &description
+		}
+		path := "/agents/" + url.PathEscape(args[0])
+		if len(set)+len(unset) > 0 {
+			var now restapi.AgentInfo
+			if err := api.do(ctx, http.MethodGet, path, nil, &now); err != nil {
+				return err
+			}
+			change.Labels = merged(now.Labels, set, unset)
+		}
+		var g restapi.AgentInfo
+		if err := api.do(ctx, http.MethodPatch, path, change, &g); err != nil {
+			return err
+		}
+		return a.printAgent(c, g)
+	})
+}
+
+// merged is never nil: an empty set of labels is a change too.
+func merged(now, set map[string]string, unset []string) map[string]string {
+	out := map[string]string{}
+	for k, v := range now {
+		out[k] = v
+	}
+	for _, k := range unset {
+		delete(out, k)
+	}
+	for k, v := range set {
+		out[k] = v
+	}
+	return out
+}
+
+func (a *app) agentsRemove() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "remove ID", Short: "Remove an agent for ever", Args: oneArg("an agent id"),
+		Long: `Removes an agent: its key is refused from now on, what runs on it is ended, and its
+id is never given out again. What it did stays in the record. On the host, stop and
+uninstall drover-agent by yourself.
+
+To give a reinstalled host a new key under the same id, use
+drover enroll create --agent-id ID --replace instead.`,
+		Example: "  drover agents remove web-01",
+	}
+	return a.manage(cmd, func(ctx context.Context, c *command, api *client, args []string) error {
+		if err := api.do(ctx, http.MethodDelete, "/agents/"+url.PathEscape(args[0]), nil, nil); err != nil {
+			return err
+		}
+		return a.done(c, "removed "+args[0])
+	})
+}
+
+// done confirms on standard error, or as JSON.
+func (a *app) done(c *command, msg string) error {
+	if c.json {
+		return printJSON(a.out, map[string]bool{"ok": true})
+	}
+	a.say("%s", text.Line(msg, 200))
+	return nil
+}
+
+func grantText(g restapi.Grant) (agents, tools string) {
+	set := fleet.AgentSet{All: g.Agents.All, Selector: g.Agents.Selector}
+	for _, id := range g.Agents.IDs {
+		set.IDs = append(set.IDs, fleet.AgentID(id))
+	}
+	return authn.AgentsText(set), authn.ToolsText(fleet.ToolSet{All: g.Tools.All, Names: g.Tools.Names})
+}

@@ -1,0 +1,271 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/spf13/cobra"
+
+	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/text"
+	"github.com/drover-fleet/drover/server/internal/fleet"
+	"github.com/drover-fleet/drover/server/internal/restapi"
+)
+
+// callFlags are the flags of drover call.
+type callFlags struct {
+	where           where
+	agent, argsFrom string
+	key             string
+	json, raw       bool
+}
+
+func (a *app) callCmd() *cobra.Command {
+	o := &callFlags{}
+	cmd := &cobra.Command{
+		Use: "call --agent ID TOOL [key=value | key:=JSON]…", Short: "Run a tool on one agent",
+		Long: `Runs a tool on exactly the agent that --agent names. The agent has no default and no
+environment variable: a host that stays selected is how commands reach the wrong one.
+
+Arguments: key=value is converted by the tool's schema (text, numbers, true and false; a
+list takes the key several times: argv=ls argv=-l; a map takes NAME=VALUE: env=LANG=C).
+key:=JSON is taken as it is. --args takes a whole JSON object.
+
+Output of command tools goes to standard output and standard error as it is; on a
+terminal, control characters are escaped (--raw leaves them). fs_read writes the file.
+Other results are JSON.
+
+Exit code: the command's own; 128+n when signal n ended it; 255 when Drover couldn't
+(standard error: drover: CODE: what happened). Ctrl-C cancels the call on the host and
+says how it ended.`,
+		Example: `  export DROVER_URL=https://drover.example.org DROVER_PAT=drv_pat_…
+  drover call --agent web-01 shell_exec command='systemctl is-active nginx'
+  drover call --agent web-01 shell_exec argv=ls argv=-l argv="/srv/a b" timeout_seconds=5
+  drover call --agent web-01 fs_read path=/etc/hosts > hosts
+  drover call --agent web-01 fs_write --args @write.json`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return fleet.Errorf(protocol.CodeBadArgs, "name a tool: drover call --agent ID shell_exec command=uptime")
+			}
+			return nil
+		},
+	}
+	f := cmd.Flags()
+	o.where.remoteFlags(f, "http://127.0.0.1:7400")
+	f.StringVar(&o.agent, "agent", "", "the agent's exact id (required)")
+	f.StringVar(&o.argsFrom, "args", "", "the arguments as one JSON object: @FILE, - for standard input, or the JSON")
+	f.StringVar(&o.key, "idempotency-key", "", "calls with the same key run once; made up when absent")
+	f.BoolVar(&o.json, "json", false, "print the whole call as JSON")
+	f.BoolVar(&o.raw, "raw", false, "leave control characters as they are, on a terminal too")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		code, err := a.call(cmd.Context(), o, args[0], args[1:])
+		if err != nil {
+			return &exit{code: exitCall, cause: err}
+		}
+		if code != 0 {
+			return &exit{code: code}
+		}
+		return nil
+	}
+	return cmd
+}
+
+// call runs one call and returns the exit code; an error is Drover's, not the command's.
+func (a *app) call(ctx context.Context, o *callFlags, tool string, words []string) (int, error) {
+	if o.agent == "" {
+		return 0, fleet.Errorf(protocol.CodeNoAgent, "name the agent: --agent ID; drover agents list shows the ids. Drover never picks a host for you")
+	}
+	o.where.remote = true
+	api, err := a.dial(&o.where)
+	if err != nil {
+		return 0, err
+	}
+	text, err := a.readArgs(o.argsFrom)
+	if err != nil {
+		return 0, err
+	}
+	var s schema
+	if len(words) > 0 {
+		if s, err = toolSchema(ctx, api, tool); err != nil {
+			return 0, err
+		}
+	}
+	args, err := buildArgs(words, text, s)
+	if err != nil {
+		return 0, err
+	}
+	agent, err := jsontext.AppendQuote(nil, o.agent)
+	if err != nil {
+		return 0, fleet.Errorf(protocol.CodeUnknownAgent, "--agent is not valid UTF-8")
+	}
+	if o.key == "" {
+		o.key = "cli-" + rand.Text()
+	}
+	c, err := a.follow(ctx, api, restapi.CallRequest{AgentID: agent, Tool: tool, Args: args, IdempotencyKey: o.key})
+	if err != nil {
+		return 0, err
+	}
+	return a.show(o, c)
+}
+
+// toolSchema asks the server for the tool's schema. A tool that isn't listed has none: the
+// call itself says why.
+func toolSchema(ctx context.Context, api *client, tool string) (schema, error) {
+	var l restapi.ToolList
+	if err := api.do(ctx, http.MethodGet, "/tools", nil, &l); err != nil {
+		return schema{}, err
+	}
+	for _, t := range l.Tools {
+		if t.Name == tool {
+			return schemaOf(t.InputSchema)
+		}
+	}
+	return schema{}, nil
+}
+
+// Patience while a call runs.
+const (
+	firstWait  = 1                // seconds: short, so that the call's id is known soon
+	pollWait   = 50               // seconds
+	retries    = 10               // of a request whose connection was lost
+	retryPause = time.Second      // between them
+	cancelWait = 40 * time.Second // for a cancelled call's end
+)
+
+// follow starts the call and waits for its end. A request whose connection is lost is
+// repeated: its key makes it the same call. When ctx ends, the call is cancelled.
+func (a *app) follow(ctx context.Context, api *client, req restapi.CallRequest) (*restapi.Call, error) {
+	req.WaitSeconds = firstWait
+	// The first request isn't given up with ctx: what it started must be known to be ended.
+	start := context.WithoutCancel(ctx)
+	var c restapi.Call
+	if err := persist(ctx, func() error { return api.do(start, http.MethodPost, "/calls", req, &c) }); err != nil {
+		return nil, err
+	}
+	path := "/calls/" + url.PathEscape(c.CallID)
+	for !fleet.State(c.State).Final() {
+		err := persist(ctx, func() error {
+			c = restapi.Call{}
+			return api.do(ctx, http.MethodGet, fmt.Sprintf("%s?wait_seconds=%d", path, pollWait), nil, &c)
+		})
+		if ctx.Err() != nil && (err != nil || !fleet.State(c.State).Final()) {
+			return a.cancel(api, path)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return &c, nil
+}
+
+// cancel ends the call on the host and tells how it ended.
+func (a *app) cancel(api *client, path string) (*restapi.Call, error) {
+	a.say("drover: cancelling the call; interrupt again to stop waiting for it")
+	ctx, stop := context.WithTimeout(context.Background(), cancelWait)
+	defer stop()
+	var c restapi.Call
+	if err := api.do(ctx, http.MethodPost, path+"/cancel", nil, &c); err != nil {
+		return nil, err
+	}
+	if !fleet.State(c.State).Final() {
+		return nil, fleet.Errorf(protocol.CodeOutcomeUnknown, "the call %s didn't end yet; ask again with: GET %s%s", c.CallID, restapi.Prefix, path)
+	}
+	return &c, nil
+}
+
+// persist repeats a request whose connection was lost, as long as ctx lasts.
+func persist(ctx context.Context, request func() error) error {
+	for n := 0; ; n++ {
+		err := request()
+		if err == nil || !errors.Is(err, errCut) || n == retries {
+			return err
+		}
+		if perr := pause(ctx, retryPause); perr != nil {
+			return err
+		}
+	}
+}
+
+// processResult is the part of a command tool's result that the CLI shows.
+type processResult struct {
+	ExitCode    *int    `json:"exit_code"`
+	Stdout      *string `json:"stdout"`
+	Stderr      string  `json:"stderr"`
+	StdoutBytes int64   `json:"stdout_bytes"`
+	StderrBytes int64   `json:"stderr_bytes"`
+	Truncated   bool    `json:"truncated"`
+	Signal      string  `json:"signal"`
+}
+
+// show prints how the call ended and returns the exit code.
+func (a *app) show(o *callFlags, c *restapi.Call) (int, error) {
+	var p processResult
+	isProcess := len(c.Result) > 0 && json.Unmarshal(c.Result, &p) == nil && p.Stdout != nil && p.ExitCode != nil
+	switch {
+	case o.json:
+		if err := printJSON(a.out, c); err != nil {
+			return 0, err
+		}
+	case isProcess:
+		if err := a.showProcess(o, &p); err != nil {
+			return 0, err
+		}
+	case len(c.Result) > 0:
+		if err := a.showResult(o, c); err != nil {
+			return 0, err
+		}
+	}
+	if c.State == string(fleet.Succeeded) {
+		if isProcess {
+			return exitCode(*p.ExitCode), nil
+		}
+		return 0, nil
+	}
+	if c.Error == nil {
+		return 0, fleet.Errorf(protocol.CodeInternal, "the server tells no reason for the state %s", text.Quote(c.State, 40))
+	}
+	a.complain(&fleet.Error{Code: protocol.Code(c.Error.Code), Reason: c.Error.Reason, Message: c.Error.Message})
+	if isProcess && c.Error.Code == string(protocol.CodeToolFailed) && *p.ExitCode > 128 {
+		return exitCode(*p.ExitCode), nil // a signal
+	}
+	return exitCall, nil
+}
+
+// exitCode keeps what a system can't carry from looking like success.
+func exitCode(n int) int {
+	if n >= 0 && n <= 255 {
+		return n
+	}
+	if n&0xff == 0 {
+		return 1
+	}
+	return n & 0xff
+}
+
+func (a *app) showProcess(o *callFlags, p *processResult) error {
+	if _, err := fmt.Fprint(a.out, o.text(*p.Stdout, a.outTTY)); err != nil {
+		return err
+	}
+	if _, err := fmt.Fprint(a.err, o.text(p.Stderr, a.errTTY)); err != nil {
+		return err
+	}
+	if p.Truncated {
+		a.say("drover: the output was cut: %d bytes of standard output and %d of standard error in all; raise max_output, or write to a file and read it with fs_read", p.StdoutBytes, p.StderrBytes)
+	}
+	return nil
+}
+
+// text is output as it may reach where it goes.
+func (o *callFlags) text(s string, terminal bool) string {
+	if terminal && !o.raw {
+		return text.Visible(s)
+	}
+	return s
+}

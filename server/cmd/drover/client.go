@@ -1,0 +1,150 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/text"
+	"github.com/drover-fleet/drover/server/internal/fleet"
+	"github.com/drover-fleet/drover/server/internal/restapi"
+)
+
+// maxAnswer bounds an answer of the API, in bytes.
+const maxAnswer = 16 << 20
+
+// client speaks Drover's API: to a server by URL, or to one made over the local data.
+type client struct {
+	base, token string
+	http        *http.Client
+	close       func() error
+	// tokens judges tokens; only for an API over local data.
+	tokens restapi.Tokens
+}
+
+// connect makes the client that w describes. create allows to make a data folder that
+// isn't there yet.
+func (a *app) connect(ctx context.Context, w *where, create bool) (*client, error) {
+	if !w.remote {
+		return openLocal(ctx, w, create)
+	}
+	return a.dial(w)
+}
+
+func (a *app) dial(w *where) (*client, error) {
+	u, err := url.Parse(w.url)
+	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
+		return nil, fleet.Errorf(protocol.CodeBadArgs, "--url must be http://HOST:PORT or https://HOST")
+	}
+	if w.token == "" {
+		return nil, fleet.Errorf(protocol.CodeUnauthenticated, "a personal access token is needed: set DROVER_PAT, or give --token; make one on the server's machine with: drover pat create")
+	}
+	if u.Scheme == "http" && !loopback(u.Hostname()) {
+		a.say("drover: warning: %s is not encrypted; whoever is between can read the token and the output", text.Line(w.url, 100))
+	}
+	return &client{
+		base: strings.TrimSuffix(u.Scheme+"://"+u.Host+u.Path, "/"), token: w.token, close: func() error { return nil },
+		http: &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }},
+	}, nil
+}
+
+func loopback(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || (ip != nil && ip.IsLoopback())
+}
+
+// do makes one request and decodes the answer into out (nil: there's none). Errors that
+// the server worded are *fleet.Error; so are those of the way to it.
+func (c *client) do(ctx context.Context, method, path string, in, out any) error {
+	var body io.Reader
+	if in != nil {
+		b, err := json.Marshal(in)
+		if err != nil {
+			return fmt.Errorf("encode the request: %w", err)
+		}
+		body = bytes.NewReader(b)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, c.base+restapi.Prefix+path, body)
+	if err != nil {
+		return fmt.Errorf("make the request: %w", err)
+	}
+	req.Header.Set("User-Agent", "drover-cli/"+versionText())
+	if c.token != "" {
+		req.Header.Set("Authorization", "Bearer "+c.token)
+	}
+	if in != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return c.unreachable(ctx, err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	b, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	if err != nil {
+		return c.unreachable(ctx, err)
+	}
+	if resp.StatusCode >= 300 {
+		return problem(resp, b)
+	}
+	if out == nil {
+		return nil
+	}
+	if err := json.Unmarshal(b, out); err != nil {
+		return fleet.Errorf(protocol.CodeInternal, "%s doesn't answer like a Drover server (HTTP %d); is the URL right?", c.base, resp.StatusCode)
+	}
+	return nil
+}
+
+// errCut marks failures after which the server may have taken the request.
+var errCut = errors.New("the connection to the server was lost")
+
+func (c *client) unreachable(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	var op *net.OpError
+	if errors.As(err, &op) && op.Op == "dial" {
+		return fleet.Wrap(protocol.CodeUnavailable, err, "no Drover server answers at %s (%v); is it running, and is --url right?", c.base, op.Err)
+	}
+	return fleet.Wrap(protocol.CodeUnavailable, errors.Join(errCut, err), "the connection to %s was lost: %v", c.base, unwrapURL(err))
+}
+
+func unwrapURL(err error) error {
+	var ue *url.Error
+	if errors.As(err, &ue) {
+		return ue.Err
+	}
+	return err
+}
+
+// problem reads an error answer.
+func problem(resp *http.Response, b []byte) error {
+	var p restapi.Problem
+	if err := json.Unmarshal(b, &p); err != nil || p.Error.Code == "" {
+		return fleet.Errorf(protocol.CodeUnavailable, "HTTP %d, not from a Drover server; is the URL right, and what is between?", resp.StatusCode)
+	}
+	return &fleet.Error{Code: protocol.Code(p.Error.Code), Reason: p.Error.Reason, Message: p.Error.Message}
+}
+
+// pause waits, unless ctx ends first.
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

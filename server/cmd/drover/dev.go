@@ -1,0 +1,306 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/drover-fleet/drover/protocol/text"
+	"github.com/drover-fleet/drover/server"
+	"github.com/drover-fleet/drover/server/internal/fleet"
+	"github.com/drover-fleet/drover/server/internal/obs"
+	"github.com/drover-fleet/drover/server/internal/restapi"
+)
+
+// dev is one run of drover dev.
+type dev struct {
+	app      *app
+	dir      string // absolute
+	listen   string
+	agentID  string
+	logLevel string
+	log      *slog.Logger
+}
+
+// onlineWait is how long dev waits for its agent before it says that it isn't there.
+const onlineWait = 15 * time.Second
+
+func (a *app) devCmd() *cobra.Command {
+	d := &dev{app: a}
+	cmd := &cobra.Command{
+		Use: "dev", Short: "Run a server, a first token and an agent on this machine", Args: cobra.NoArgs,
+		Long: `Runs a server and an agent for this machine, makes a token that may do everything, and
+prints how to connect Claude. Data, token and agent id stay in the data folder: the next
+run has the same. Ctrl-C ends both.
+
+The agent runs commands as you. Use drover serve, and drover-agent as a user of its own,
+for anything that lasts.`,
+		Example: `  drover dev
+  drover dev --data /tmp/try --listen 127.0.0.1:0`,
+	}
+	f := cmd.Flags()
+	f.StringVar(&d.dir, "data", ".data", "where data, token and agent live")
+	f.StringVar(&d.listen, "listen", "127.0.0.1:7400", "the address to serve HTTP on; a free port is taken if it's busy")
+	f.StringVar(&d.agentID, "agent-id", "", "the agent's id on the first run; made from the hostname when absent")
+	f.StringVar(&d.logLevel, "log-level", "warn", "of the server's log, on standard error: debug, info, warn or error")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return d.run(cmd.Context()) }
+	return cmd
+}
+
+func (d *dev) run(ctx context.Context) error {
+	bin, err := agentBinary()
+	if err != nil {
+		return err
+	}
+	if d.log, err = obs.NewLogger(d.app.err, d.app.logFormat(), d.logLevel); err != nil {
+		return fmt.Errorf("bad_args: %w", err)
+	}
+	if d.dir, err = filepath.Abs(d.dir); err != nil {
+		return fmt.Errorf("--data: %w", err)
+	}
+	if os.Geteuid() == 0 {
+		d.app.say("\n*** drover dev runs as root: whoever has the token below is root on this machine. ***\n*** Run it as an ordinary user unless that is what you want.                        ***\n")
+	}
+	first, err := d.prepare(ctx)
+	if err != nil {
+		return err
+	}
+	s, err := d.server()
+	if err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	served := make(chan error, 1)
+	go func() { served <- s.Run(ctx) }()
+	child, err := startAgent(bin, s.URL(), d.dir, first.enrolment)
+	if err != nil {
+		stop()
+		return errors.Join(err, <-served)
+	}
+	d.welcome(ctx, s.URL(), first, child)
+	select {
+	case <-ctx.Done():
+	case err = <-served:
+		served <- nil
+	case <-child.ended:
+		if ctx.Err() == nil {
+			d.app.say("drover: the agent ended: %s\nThe server goes on; Ctrl-C ends it. The agent's log: %s", text.Visible(child.why()), child.logPath)
+			select {
+			case <-ctx.Done():
+			case err = <-served:
+				served <- nil
+			}
+		}
+	}
+	stop()
+	child.end()
+	return errors.Join(err, <-served)
+}
+
+// server makes the server, on another port if the one that was asked for is taken.
+func (d *dev) server() (*server.Server, error) {
+	cfg := server.Config{Listen: d.listen, DataDir: d.dir, Version: versionText()}
+	s, err := server.New(cfg, d.log)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		d.app.say("drover: %s is taken by another program; taking a free port instead", d.listen)
+		cfg.Listen = "127.0.0.1:0"
+		s, err = server.New(cfg, d.log)
+	}
+	return s, err
+}
+
+// setup is what a run of dev needs before the server starts.
+type setup struct {
+	token, agentID string
+	enrolment      string // "" if the agent is enrolled already
+}
+
+// prepare makes the token, the agent's id and its enrolment where they aren't there yet.
+func (d *dev) prepare(ctx context.Context) (setup, error) {
+	api, err := openLocal(ctx, &where{data: d.dir}, true)
+	if err != nil {
+		return setup{}, err
+	}
+	defer func() { _ = api.close() }()
+	var s setup
+	if s.token, err = d.token(ctx, api); err != nil {
+		return s, err
+	}
+	s.agentID, s.enrolment, err = d.agent(ctx, api)
+	return s, err
+}
+
+// token returns the token of the run before, or a new one if that is no longer valid.
+func (d *dev) token(ctx context.Context, api *client) (string, error) {
+	file := filepath.Join(d.dir, "dev-pat")
+	if b, err := os.ReadFile(file); err == nil {
+		token := strings.TrimSpace(string(b))
+		if _, err := api.tokens.Token(token); err == nil {
+			return token, nil
+		}
+		d.app.say("drover: the token of the last run was revoked or has expired; making a new one")
+	}
+	var pat restapi.NewPAT
+	all := restapi.Grant{Agents: restapi.Agents{All: true}, Tools: restapi.Tools{All: true}}
+	req := restapi.PATRequest{Name: "dev", Admin: true, Grant: all}
+	if err := api.do(ctx, http.MethodPost, "/pats", req, &pat); err != nil {
+		return "", err
+	}
+	return pat.Token, writePrivate(file, pat.Token+"\n")
+}
+
+// agent returns the agent's id, and an enrolment token if the agent has no key yet.
+func (d *dev) agent(ctx context.Context, api *client) (id, enrolment string, err error) {
+	file := filepath.Join(d.dir, "dev-agent-id")
+	if b, err := os.ReadFile(file); err == nil {
+		id = strings.TrimSpace(string(b))
+	}
+	if id == "" || d.agentID != "" {
+		if id = d.agentID; id == "" {
+			id = idFromHostname()
+		}
+	}
+	exists, err := d.exists(ctx, api, id)
+	if err != nil {
+		return "", "", err
+	}
+	if _, err := os.Stat(filepath.Join(d.dir, "agent", "state.json")); err == nil && exists {
+		return id, "", nil
+	}
+	var e restapi.NewEnrolment
+	wanted := id
+	for n := 2; ; n++ {
+		err = api.do(ctx, http.MethodPost, "/enrolments", restapi.EnrolmentRequest{AgentID: id, TTLSeconds: 3600, Replace: exists}, &e)
+		if fleet.AsError(err).Code != "conflict" || n > 9 {
+			break
+		}
+		// The id was removed: it's never given out again.
+		id, exists = fmt.Sprintf("%.60s-%d", wanted, n), false
+	}
+	if err != nil {
+		return "", "", err
+	}
+	if err := d.retire(); err != nil {
+		return "", "", err
+	}
+	return id, e.Token, writePrivate(file, id+"\n")
+}
+
+func (d *dev) exists(ctx context.Context, api *client, id string) (bool, error) {
+	err := api.do(ctx, http.MethodGet, "/agents/"+url.PathEscape(id), nil, &restapi.AgentInfo{})
+	if err != nil && fleet.AsError(err).Code == "unknown_agent" {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// retire puts a state folder aside that belongs to no agent of this server.
+func (d *dev) retire() error {
+	dir := filepath.Join(d.dir, "agent")
+	err := os.Rename(dir, fmt.Sprintf("%s.old-%d", dir, time.Now().UnixNano()))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// idFromHostname makes an agent id of the machine's name, or local.
+func idFromHostname() string {
+	name, err := os.Hostname()
+	if err != nil {
+		return "local"
+	}
+	return cleanID(name)
+}
+
+func cleanID(hostname string) string {
+	name, _, _ := strings.Cut(strings.ToLower(hostname), ".")
+	name = strings.Map(func(r rune) rune {
+		if (r >= 'a' && r <= 'z') || (r >= '0' && r <= '9') {
+			return r
+		}
+		return '-'
+	}, name)
+	name = strings.Trim(name[:min(len(name), 60)], "-")
+	if _, ok := fleet.ParseAgentID(name); !ok {
+		return "local"
+	}
+	return name
+}
+
+// welcome waits for the agent and prints what to paste.
+func (d *dev) welcome(ctx context.Context, base string, s setup, child *childAgent) {
+	online := d.await(ctx, base, s, child)
+	if ctx.Err() != nil {
+		return
+	}
+	state := "online"
+	if online {
+		_ = os.Remove(child.tokenFile) // it's used up
+	} else {
+		state = "NOT online yet; its log: " + child.logPath
+	}
+	fmt.Fprintf(d.app.out, `
+Drover is running. Ctrl-C ends it.
+
+  URL    %[1]s
+  PAT    %[2]s
+  agent  %[3]s (%[4]s)
+
+Connect Claude Code:
+
+  claude mcp add --transport http drover %[1]s/mcp --header "Authorization: Bearer %[2]s"
+
+Run a command on %[3]s:
+
+  curl -sS %[1]s%[5]s/calls -H 'Authorization: Bearer %[2]s' -H 'Content-Type: application/json' -d '{"agent_id":"%[3]s","tool":"shell_exec","args":{"command":"uname -a"}}'
+
+`, base, s.token, s.agentID, state, restapi.Prefix)
+}
+
+// await asks the server until the agent is online, for at most onlineWait.
+func (d *dev) await(ctx context.Context, base string, s setup, child *childAgent) bool {
+	ctx, stop := context.WithTimeout(ctx, onlineWait)
+	defer stop()
+	api, err := d.app.dial(&where{url: base, token: s.token})
+	if err != nil {
+		return false
+	}
+	for {
+		var g restapi.AgentInfo
+		if err := api.do(ctx, http.MethodGet, "/agents/"+s.agentID, nil, &g); err == nil && g.State == "online" {
+			return true
+		}
+		select {
+		case <-child.ended:
+			return false
+		default:
+		}
+		if pause(ctx, 100*time.Millisecond) != nil {
+			return false
+		}
+	}
+}
+
+// writePrivate replaces a file that its owner alone may read.
+func writePrivate(path, text string) error {
+	tmp := path + ".new"
+	if err := os.WriteFile(tmp, []byte(text), 0o600); err != nil {
+		return err
+	}
+	if err := os.Chmod(tmp, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(tmp, path)
+}

@@ -1,0 +1,173 @@
+package main
+
+import (
+	"bytes"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/drover-fleet/drover/server/internal/restapi"
+	"github.com/drover-fleet/drover/tests/harness"
+)
+
+// devRun is drover dev as a process, and what it printed.
+type devRun struct {
+	cmd              *exec.Cmd
+	out              *syncBuffer
+	done             chan struct{}
+	err              error
+	url, pat, agent  string
+	claudeLine, curl string
+}
+
+type syncBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *syncBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *syncBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}
+
+func startDev(t *testing.T, bin, dir, listen string) *devRun {
+	t.Helper()
+	d := &devRun{out: &syncBuffer{}, done: make(chan struct{})}
+	d.cmd = exec.Command(filepath.Join(bin, "drover"), "dev", "--data", dir, "--listen", listen, "--agent-id", "here")
+	if _, err := os.Stat(filepath.Join(dir, "dev-agent-id")); err == nil {
+		d.cmd.Args = d.cmd.Args[:len(d.cmd.Args)-2]
+	}
+	d.cmd.Stdout, d.cmd.Stderr = d.out, d.out
+	if err := d.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() { d.err = d.cmd.Wait(); close(d.done) }()
+	t.Cleanup(func() { _ = d.cmd.Process.Kill(); <-d.done })
+	harness.Eventually(t, 30*time.Second, "drover dev says how to connect", func() bool {
+		select {
+		case <-d.done:
+			t.Fatalf("drover dev ended: %v\n%s", d.err, d.out)
+		default:
+		}
+		return strings.Contains(d.out.String(), "curl -sS")
+	})
+	text := d.out.String()
+	find := func(re string) string {
+		m := regexp.MustCompile(re).FindStringSubmatch(text)
+		if m == nil {
+			t.Fatalf("no %s in:\n%s", re, text)
+		}
+		return m[1]
+	}
+	d.url, d.pat, d.agent = find(`URL +(http\S+)`), find(`PAT +(drv_pat_\S+)`), find(`agent +(\S+) \(online\)`)
+	d.claudeLine, d.curl = find(`(claude mcp add .*)`), find(`(curl -sS .*)`)
+	return d
+}
+
+// interrupt is Ctrl-C.
+func (d *devRun) interrupt(t *testing.T) {
+	t.Helper()
+	if err := d.cmd.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	<-d.done
+	if d.err != nil {
+		t.Errorf("drover dev: %v\n%s", d.err, d.out)
+	}
+}
+
+// agents are the processes that run on this state folder.
+func agents(t *testing.T, dir string) (pids []string) {
+	t.Helper()
+	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		if b, err := os.ReadFile(f); err == nil && strings.Contains(string(b), "drover-agent\x00run\x00") && strings.Contains(string(b), dir) {
+			pids = append(pids, f)
+		}
+	}
+	return pids
+}
+
+func TestDev(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("it looks at processes as Linux shows them")
+	}
+	bin := t.TempDir()
+	build := exec.Command("go", "build", "-o", bin, "./server/cmd/drover", "./agent/cmd/drover-agent")
+	build.Dir = filepath.Join("..", "..", "..")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build: %v\n%s", err, out)
+	}
+	dir := filepath.Join(t.TempDir(), "data")
+	busy, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = busy.Close() }()
+
+	first := startDev(t, bin, dir, busy.Addr().String())
+	if !strings.Contains(first.out.String(), busy.Addr().String()+" is taken") || strings.Contains(first.url, busy.Addr().String()) {
+		t.Errorf("a busy port:\n%s", first.out)
+	}
+	if root := strings.Contains(first.out.String(), "runs as root"); root != (os.Geteuid() == 0) {
+		t.Errorf("root is announced: %v", root)
+	}
+	if want := `claude mcp add --transport http drover ` + first.url + `/mcp --header "Authorization: Bearer ` + first.pat + `"`; first.claudeLine != want || first.agent != "here" {
+		t.Errorf("%s\nwant %s", first.claudeLine, want)
+	}
+	u := run{env: map[string]string{"DROVER_URL": first.url, "DROVER_PAT": first.pat}}
+	if got := u.drover(t.Context(), "call", "--agent", "here", "shell_exec", "command=echo $DROVER_AGENT_ID"); got.out != "here\n" {
+		t.Errorf("%+v", got)
+	}
+	if _, err := exec.LookPath("curl"); err == nil {
+		if out, err := exec.Command("bash", "-c", first.curl).CombinedOutput(); err != nil || !strings.Contains(string(out), `"state":"succeeded"`) {
+			t.Errorf("the pasted line: %v\n%s", err, out)
+		}
+	}
+	if fi, err := os.Stat(filepath.Join(dir, "dev-pat")); err != nil || fi.Mode().Perm() != 0o600 {
+		t.Errorf("dev-pat: %v, %v", fi, err)
+	}
+	first.interrupt(t)
+	if left := agents(t, dir); len(left) > 0 {
+		t.Errorf("agents are left: %v", left)
+	}
+
+	second := startDev(t, bin, dir, "127.0.0.1:0")
+	if second.pat != first.pat || second.agent != first.agent {
+		t.Errorf("%s %s, then %s %s", first.pat, first.agent, second.pat, second.agent)
+	}
+	_ = second.cmd.Process.Kill() // not even then the agent outlives it
+	<-second.done
+	harness.Eventually(t, 10*time.Second, "the agent ends with drover", func() bool { return len(agents(t, dir)) == 0 })
+
+	local := run{env: map[string]string{"DROVER_DATA": dir}}
+	for _, p := range into[restapi.PATList](t, local.drover(t.Context(), "pat", "list", "--json")).PATs {
+		local.drover(t.Context(), "pat", "revoke", p.ID)
+	}
+	if got := local.drover(t.Context(), "agents", "remove", "here"); got.code != 0 {
+		t.Fatalf("%+v", got)
+	}
+	third := startDev(t, bin, dir, "127.0.0.1:0")
+	if third.pat == first.pat || third.agent != "here-2" {
+		t.Errorf("after revocation and removal: %s %s", third.pat, third.agent)
+	}
+	third.interrupt(t)
+}

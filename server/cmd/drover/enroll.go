@@ -1,0 +1,123 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/text"
+	"github.com/drover-fleet/drover/server/internal/fleet"
+	"github.com/drover-fleet/drover/server/internal/restapi"
+)
+
+func (a *app) enrollCmd() *cobra.Command {
+	return group("enroll", "Let a host become an agent", `A host becomes an agent with an enrolment token: a right to register one key, made on
+that host, under the id that you choose, once. The token also carries the fingerprint
+of the server's key, so that the very first contact is verified.`,
+		a.enrollCreate(), a.enrollList(), a.enrollRevoke())
+}
+
+func (a *app) enrollCreate() *cobra.Command {
+	var id, ttl string
+	var labels []string
+	var replace bool
+	cmd := &cobra.Command{
+		Use: "create", Short: "Create a token; prints it, this once", Args: cobra.NoArgs,
+		Long: `Creates an enrolment token and prints it, alone, on standard output, and the line to
+paste on the host on standard error.
+
+--replace gives an agent that exists a new key, for a host that was reinstalled: same
+id, next generation; its old key is void once the token is used.`,
+		Example: `  drover enroll create --agent-id web-01 --label env=prod
+  drover enroll create --agent-id web-01 --replace --ttl 1h
+  drover enroll create --agent-id web-01 2>/dev/null | ssh web-01 'cat > token'`,
+	}
+	f := cmd.Flags()
+	f.StringVar(&id, "agent-id", "", "the id that calls will name: a-z, 0-9 and '-', at most 63 characters (required)")
+	f.StringArrayVar(&labels, "label", nil, "a label of the agent, k=v (repeatable)")
+	f.StringVar(&ttl, "ttl", "24h", "how long the token can be used: 1h, 7d")
+	f.BoolVar(&replace, "replace", false, "give the agent of this id a new key")
+	var w *where
+	cmd = a.manage(cmd, func(ctx context.Context, c *command, api *client, _ []string) error {
+		w = c.where
+		if id == "" {
+			return fleet.Errorf(protocol.CodeBadArgs, "name the agent: --agent-id web-01; it's what every call to this host will name")
+		}
+		life, never, err := parseLife(ttl)
+		if err != nil || never {
+			return fleet.Errorf(protocol.CodeBadArgs, "--ttl is written 30m, 24h or 7d; an enrolment token always expires")
+		}
+		set, err := parseLabels(labels)
+		if err != nil {
+			return err
+		}
+		var e restapi.NewEnrolment
+		req := restapi.EnrolmentRequest{AgentID: id, Labels: set, TTLSeconds: int64(life.Seconds()), Replace: replace}
+		if err := api.do(ctx, http.MethodPost, "/enrolments", req, &e); err != nil {
+			return err
+		}
+		if c.json {
+			return printJSON(a.out, e)
+		}
+		a.say("On the host that becomes %s, until %s (once):\n\n  %s\n", e.AgentID, when(e.ExpiresAt), a.pasteLine(w, e.Token))
+		_, err = fmt.Fprintln(a.out, e.Token)
+		return err
+	})
+	return cmd
+}
+
+// pasteLine is what makes a host an agent. The server's URL is what the command knows of it.
+func (a *app) pasteLine(w *where, token string) string {
+	server, known := "http://SERVER:7400", ""
+	switch {
+	case w.remote:
+		known = strings.TrimSuffix(w.url, "/")
+	case a.getenv("DROVER_PUBLIC_URL") != "":
+		known = strings.TrimSuffix(a.getenv("DROVER_PUBLIC_URL"), "/")
+	}
+	flags := ""
+	if known != "" {
+		server = known
+		if u, err := url.Parse(known); err == nil && u.Scheme == "http" && !loopback(u.Hostname()) {
+			flags = " --plaintext"
+		}
+	}
+	return fmt.Sprintf("DROVER_ENROLL_TOKEN=%s drover-agent run --server %s --state /var/lib/drover-agent%s", token, server, flags)
+}
+
+func (a *app) enrollList() *cobra.Command {
+	cmd := &cobra.Command{Use: "list", Short: "List enrolment tokens (never their text)", Args: cobra.NoArgs, Example: "  drover enroll list"}
+	return a.manage(cmd, func(ctx context.Context, c *command, api *client, _ []string) error {
+		var l restapi.EnrolmentList
+		if err := api.do(ctx, http.MethodGet, "/enrolments", nil, &l); err != nil {
+			return err
+		}
+		if c.json {
+			return printJSON(a.out, l)
+		}
+		var rows [][]string
+		for _, e := range l.Enrolments {
+			rows = append(rows, []string{e.ID, e.AgentID, e.State, yes(e.Replace), restapi.LabelsText(e.Labels), when(e.ExpiresAt), e.CreatedBy})
+		}
+		return table(a.out, []string{"ID", "AGENT", "STATE", "REPLACE", "LABELS", "EXPIRES", "CREATED BY"}, rows)
+	})
+}
+
+func (a *app) enrollRevoke() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "revoke ID", Short: "Revoke a token that wasn't used", Args: oneArg("a token's id (drover enroll list shows them)"),
+		Long:    "Revokes an enrolment token that wasn't used. A host that has enrolled stays: drover agents remove ends that.",
+		Example: "  drover enroll revoke AZ9q0m3Xf1uKc7yW2b5e8g",
+	}
+	return a.manage(cmd, func(ctx context.Context, c *command, api *client, args []string) error {
+		if err := api.do(ctx, http.MethodDelete, "/enrolments/"+url.PathEscape(args[0]), nil, nil); err != nil {
+			return err
+		}
+		return a.done(c, "revoked "+text.Line(args[0], 64))
+	})
+}

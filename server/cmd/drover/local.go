@@ -1,0 +1,131 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"net/http"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/server/internal/authn"
+	"github.com/drover-fleet/drover/server/internal/dispatch"
+	"github.com/drover-fleet/drover/server/internal/enroll"
+	"github.com/drover-fleet/drover/server/internal/fleet"
+	"github.com/drover-fleet/drover/server/internal/restapi"
+	"github.com/drover-fleet/drover/server/internal/store"
+)
+
+// openLocal makes a client of an API over the data itself, beside a server that may be
+// running: whoever may open the data is its administrator. The server notices the changes.
+func openLocal(ctx context.Context, w *where, create bool) (*client, error) {
+	if !create && w.databaseURL == "" {
+		if _, err := os.Stat(filepath.Join(w.data, "drover.db")); errors.Is(err, fs.ErrNotExist) {
+			return nil, fleet.Errorf(protocol.CodeNotFound, "there's no Drover data in %s; give --data DIR, or --url URL to ask a running server", w.data)
+		}
+	}
+	if err := os.MkdirAll(w.data, 0o700); err != nil {
+		return nil, fleet.Wrap(protocol.CodeUnavailable, err, "the data folder can't be made: %v; give --data DIR, or --url URL to ask a running server", err)
+	}
+	key, err := enroll.LoadServerKey(w.data)
+	if err != nil {
+		return nil, fmt.Errorf("%w; run this as the user that runs the server, or use --url", err)
+	}
+	log := slog.New(slog.DiscardHandler)
+	db, err := store.Open(ctx, store.Config{DataDir: w.data, DatabaseURL: w.databaseURL, Log: log})
+	if err != nil {
+		return nil, err
+	}
+	tokens := authn.New(db)
+	api, err := restapi.New(restapi.Config{
+		Dispatch: dispatch.New(dispatch.Config{
+			Store: db, Router: noTunnels{}, Online: func(fleet.AgentID) (bool, time.Time) { return false, time.Time{} },
+			Alive: func(string) bool { return true }, Log: log,
+		}),
+		PATs:      localTokens{Service: tokens, who: localPrincipal()},
+		Enrolment: enroll.New(enroll.Config{Store: db, ServerKey: key, Log: log}),
+		Store:     db, Blind: true, Version: versionText(), Log: log,
+	})
+	if err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
+	return &client{base: "http://localhost", http: &http.Client{Transport: inProcess{api}}, close: db.Close, tokens: tokens}, nil
+}
+
+// localPrincipal is who administers beside the server: a user of this machine.
+func localPrincipal() fleet.Principal {
+	name := "unknown"
+	if u, err := user.Current(); err == nil {
+		name = u.Username
+	}
+	clean := strings.Map(func(r rune) rune {
+		if r == '.' || r == '_' || r == '-' || (r >= '0' && r <= '9') || (r >= 'a' && r <= 'z') || (r >= 'A' && r <= 'Z') {
+			return r
+		}
+		return '-'
+	}, name)
+	return authn.System("cli:" + clean)
+}
+
+// localTokens lets every request in as the local administrator.
+type localTokens struct {
+	*authn.Service
+	who fleet.Principal
+}
+
+// Bearer implements restapi.Tokens.
+func (l localTokens) Bearer(*http.Request) (fleet.Principal, bool, error) { return l.who, true, nil }
+
+// noTunnels is the router of a process without tunnels.
+type noTunnels struct{}
+
+// Route implements dispatch.Router.
+func (noTunnels) Route(fleet.AgentID, int64) (dispatch.Caller, bool) { return nil, false }
+
+// inProcess carries requests to a handler without a network.
+type inProcess struct{ h http.Handler }
+
+// RoundTrip implements http.RoundTripper.
+func (p inProcess) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	if r.Body == nil {
+		r.Body = http.NoBody
+	}
+	rec := &recorder{header: http.Header{}, status: http.StatusOK}
+	p.h.ServeHTTP(rec, r)
+	return &http.Response{
+		StatusCode: rec.status, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Header: rec.header,
+		Body: io.NopCloser(&rec.body), ContentLength: int64(rec.body.Len()), Request: r,
+	}, nil
+}
+
+type recorder struct {
+	header http.Header
+	status int
+	wrote  bool
+	body   bytes.Buffer
+}
+
+// Header implements http.ResponseWriter.
+func (r *recorder) Header() http.Header { return r.header }
+
+// WriteHeader implements http.ResponseWriter.
+func (r *recorder) WriteHeader(status int) {
+	if !r.wrote {
+		r.status, r.wrote = status, true
+	}
+}
+
+// Write implements http.ResponseWriter.
+func (r *recorder) Write(b []byte) (int, error) {
+	r.wrote = true
+	return r.body.Write(b)
+}

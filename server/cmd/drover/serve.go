@@ -1,0 +1,65 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/drover-fleet/drover/server"
+	"github.com/drover-fleet/drover/server/internal/obs"
+)
+
+func (a *app) serveCmd() *cobra.Command {
+	var cfg server.Config
+	var logFormat, logLevel string
+	cmd := &cobra.Command{
+		Use: "serve", Short: "Run the server", Args: cobra.NoArgs,
+		Long: `Runs the server until it gets SIGINT or SIGTERM; then it takes no new calls, waits a
+while for the running ones and tells the agents to come back. A second signal ends it
+at once.
+
+By default it listens on this machine alone. To let agents and clients in from
+elsewhere, put a TLS proxy before it (docs/deploy.md) and say how it's reached:
+--public-url https://drover.example.org.`,
+		Example: `  drover serve
+  drover serve --data /var/lib/drover --public-url https://drover.example.org
+  drover serve --database-url postgres://drover@db/drover`,
+	}
+	w := &where{}
+	f := cmd.Flags()
+	w.localFlags(f, a.getenv)
+	f.StringVar(&cfg.Listen, "listen", "127.0.0.1:7400", "the address to serve HTTP on")
+	env(f, "listen", "DROVER_LISTEN")
+	f.StringVar(&cfg.PublicURL, "public-url", "", "how clients and agents reach the server from outside")
+	env(f, "public-url", "DROVER_PUBLIC_URL")
+	f.StringVar(&logFormat, "log-format", a.logFormat(), "json or text")
+	env(f, "log-format", "DROVER_LOG_FORMAT")
+	f.StringVar(&logLevel, "log-level", "info", "debug, info, warn or error")
+	env(f, "log-level", "DROVER_LOG_LEVEL")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		log, err := obs.NewLogger(a.err, logFormat, logLevel)
+		if err != nil {
+			return fmt.Errorf("bad_args: %w", err)
+		}
+		cfg.DataDir, cfg.DatabaseURL, cfg.Version = w.data, w.databaseURL, versionText()
+		s, err := server.New(cfg, log)
+		if err != nil {
+			if errors.Is(err, syscall.EADDRINUSE) {
+				return fmt.Errorf("%s is taken by another program (%w); give another address with --listen", cfg.Listen, err)
+			}
+			return err
+		}
+		return s.Run(cmd.Context())
+	}
+	return cmd
+}
+
+// logFormat is text for people and JSON for programs.
+func (a *app) logFormat() string {
+	if a.errTTY {
+		return "text"
+	}
+	return "json"
+}

@@ -1,0 +1,37 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/drover-fleet/drover/tests/harness"
+)
+
+// run is one invocation in this process, in a world of the test's.
+type run struct {
+	env   map[string]string
+	stdin string
+}
+
+// result is what an invocation left.
+type result struct {
+	code     int
+	out, err string
+}
+
+func (r run) drover(ctx context.Context, args ...string) result {
+	var out, errOut bytes.Buffer
+	a := &app{in: strings.NewReader(r.stdin), out: &out, err: &errOut, getenv: func(k string) string { return r.env[k] }, args: args}
+	code := a.run(ctx)
+	return result{code, out.String(), errOut.String()}
+}
+
+// fleet is a server with one agent, and the environment that a user of it has.
+func fleet1(t *testing.T) (*harness.Fleet, run) {
+	t.Helper()
+	f := harness.New(t, harness.Options{})
+	f.Agent("web-01")
+	return f, run{env: map[string]string{"DROVER_URL": f.URL, "DROVER_PAT": f.Admin}}
+}

@@ -1,0 +1,68 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"time"
+)
+
+// Config is what a server is started with. The zero value of a field has the meaning that
+// its comment gives.
+type Config struct {
+	// Listen is the address to serve HTTP on; "127.0.0.1:7400" when empty. Port 0 takes a
+	// free one: see Server.URL.
+	Listen string
+	// DataDir holds the server's key and, unless DatabaseURL is set, the database. It's
+	// created with mode 0700. Required.
+	DataDir string
+	// DatabaseURL is a postgres:// URL; empty means SQLite in DataDir.
+	DatabaseURL string
+	// PublicURL is how clients reach the server from outside ("https://drover.example.org"),
+	// behind a proxy for instance. Its host name is accepted as Host and as Origin.
+	PublicURL string
+	// Version is shown to clients and agents; "dev" when empty.
+	Version string
+	// KeepAlive is how often agents are pinged; 20 s when zero, at most 25 s.
+	KeepAlive time.Duration
+	// ResultTTL is how long results are kept for call_result; a day when zero.
+	ResultTTL time.Duration
+	// DrainTimeout is how long a stopping server waits for running calls; 10 s when zero.
+	DrainTimeout time.Duration
+}
+
+func (c Config) withDefaults() (Config, error) {
+	if c.Listen == "" {
+		c.Listen = "127.0.0.1:7400"
+	}
+	if c.DataDir == "" {
+		return c, errors.New("no data folder is given: --data DIR")
+	}
+	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
+		return c, fmt.Errorf("--listen must be HOST:PORT: %w", err)
+	}
+	if c.PublicURL != "" {
+		u, err := url.Parse(c.PublicURL)
+		if err != nil || (u.Scheme != "https" && u.Scheme != "http") || u.Host == "" || (u.Path != "" && u.Path != "/") {
+			return c, errors.New("--public-url must be http(s)://HOST without a path")
+		}
+		c.PublicURL = u.Scheme + "://" + u.Host
+	}
+	if c.Version == "" {
+		c.Version = "dev"
+	}
+	if c.KeepAlive == 0 {
+		c.KeepAlive = 20 * time.Second
+	}
+	if c.KeepAlive > 25*time.Second {
+		return c, errors.New("the keep-alive must be at most 25 s: proxies cut connections that are idle for longer")
+	}
+	if c.ResultTTL == 0 {
+		c.ResultTTL = 24 * time.Hour
+	}
+	if c.DrainTimeout == 0 {
+		c.DrainTimeout = 10 * time.Second
+	}
+	return c, nil
+}

@@ -1,0 +1,257 @@
+package dispatch
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/google/uuid"
+
+	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/capability"
+	"github.com/drover-fleet/drover/server/internal/authz"
+	"github.com/drover-fleet/drover/server/internal/fleet"
+	"github.com/drover-fleet/drover/server/internal/store"
+)
+
+// target is a call that was resolved, allowed and validated.
+type target struct {
+	agent   *fleet.Agent
+	def     *capability.Definition
+	args    []byte // the frozen bytes
+	timeout time.Duration
+	limit   time.Duration // of the whole call on the agent
+}
+
+// admit does steps 1 and 2: who may reach what, before arguments and liveness are looked
+// at; then the arguments.
+func (d *Dispatcher) admit(snap *store.Snapshot, who fleet.Principal, req Request) (*target, error) {
+	def := d.defs[req.Tool]
+	if !authz.Tool(who, def) {
+		return nil, fleet.Errorf(protocol.CodeUnknownTool, "no tool of that name is granted to this credential; list the tools to see which are")
+	}
+	name, err := agentName(req.Agent)
+	if err != nil {
+		return nil, err
+	}
+	agent := lookup(snap, name)
+	if authz.Decide(who, def, agent) != "" {
+		return nil, unknownAgent(snap, who, name)
+	}
+	args := []byte(req.Args)
+	if len(args) == 0 {
+		args = []byte("{}")
+	}
+	if err := def.Check(args); err != nil {
+		return nil, err
+	}
+	offered := agent.Offers(def.Name)
+	if offered == 0 {
+		return nil, fleet.Errorf(protocol.CodeUnsupported, "agent %s doesn't offer %s (its system lacks it, or the agent needs an update); select_agent shows what it offers", agent.ID, def.Name)
+	}
+	if m := def.Since(args, offered); m != "" {
+		return nil, fleet.Errorf(protocol.CodeUnsupported, "agent %s is too old for the argument %q of %s; update the agent, or leave the argument out", agent.ID, m, def.Name)
+	}
+	if len(req.Key) > 128 || len(req.ToolUseID) > 256 {
+		return nil, fleet.Errorf(protocol.CodeBadArgs, "an idempotency key has at most 128 bytes")
+	}
+	t := &target{agent: agent, def: def, args: args}
+	t.timeout, t.limit = timeouts(def, args)
+	return t, nil
+}
+
+// agentName takes the agent id from its raw JSON: anything but a string that isn't blank
+// names no agent.
+func agentName(raw jsontext.Value) (string, error) {
+	var s string
+	if len(raw) == 0 || raw.Kind() != '"' || json.Unmarshal(raw, &s) != nil || strings.TrimSpace(s) == "" {
+		return "", fleet.Errorf(protocol.CodeNoAgent, "agent_id is required: the exact id of one agent, as a string; list_agents shows the ids. Drover never picks a host for you")
+	}
+	return s, nil
+}
+
+// lookup resolves exactly: no prefix, no case folding, no hostname.
+func lookup(snap *store.Snapshot, name string) *fleet.Agent {
+	id, ok := fleet.ParseAgentID(name)
+	if !ok {
+		return nil
+	}
+	return snap.Agents[id]
+}
+
+// unknownAgent is the one answer to malformed, unknown, removed and out of scope. It names
+// ids only of agents in scope whose hostname is exactly what was given.
+func unknownAgent(snap *store.Snapshot, who fleet.Principal, name string) error {
+	var same []string
+	for id, a := range snap.Agents {
+		if a.Facts.Hostname == name && authz.Agent(who, a) {
+			same = append(same, string(id))
+		}
+	}
+	slices.Sort(same)
+	const text = "no agent of that id is in this credential's scope; list_agents shows the ids that are; never vary or guess an id"
+	if len(same) == 0 {
+		return fleet.Errorf(protocol.CodeUnknownAgent, text)
+	}
+	more := ""
+	if len(same) > 10 {
+		same, more = same[:10], " and more"
+	}
+	return fleet.Errorf(protocol.CodeUnknownAgent, "%s. That is the hostname of: %s%s (a hostname is no id; ask which one is meant if there are several)", text, strings.Join(same, ", "), more)
+}
+
+func (d *Dispatcher) offline(snap *store.Snapshot, a *fleet.Agent) error {
+	since := "it has never connected"
+	if !a.LastSeen.IsZero() {
+		since = "last seen " + a.LastSeen.UTC().Format(time.RFC3339)
+	}
+	if q := quarantine(snap, a.ID); q != "" {
+		since += "; its identity is in quarantine: " + q
+	}
+	return fleet.Errorf(protocol.CodeOffline, "agent %s is offline (%s); nothing was sent; list_agents shows who is online", a.ID, since)
+}
+
+// timeouts are the call's own time limit and the deadline on the agent, which leaves the
+// capability time to end what it started and to report it.
+func timeouts(def *capability.Definition, args []byte) (timeout, limit time.Duration) {
+	timeout = time.Duration(def.Timeout) * time.Second
+	if def.In.Properties["timeout_seconds"] == nil {
+		return timeout, timeout
+	}
+	var in struct {
+		Seconds int `json:"timeout_seconds"`
+	}
+	if err := json.Unmarshal(args, &in); err == nil && in.Seconds > 0 {
+		timeout = time.Duration(in.Seconds) * time.Second
+	}
+	return timeout, min(timeout+5*time.Second, protocol.MaxDeadlineMS*time.Millisecond)
+}
+
+// freeze makes the intent: from here on the target, the tool, the bytes and the caller
+// are what they are.
+func (t *target) freeze(who fleet.Principal, req Request) fleet.Intent {
+	salt := newSalt()
+	now := time.Now()
+	in := fleet.Intent{
+		CallID: fleet.CallID(uuid.Must(uuid.NewV7()).String()), Principal: who, Client: req.Client, Edge: req.Edge,
+		Agent: t.agent.ID, Generation: t.agent.Generation, Tool: t.def.Name, Effect: string(t.def.Effect),
+		Args: redact(t.def, t.args), Salt: salt, Commitment: commit(salt, t.args),
+		At: now, Deadline: now.Add(t.limit), Key: req.Key, Match: t.match(),
+	}
+	if req.ToolUseID != "" {
+		in.JoinKey = hash(who.ID, req.Client, req.ToolUseID, in.Match)
+	}
+	return in
+}
+
+// newSalt makes a commitment unguessable. crypto/rand never fails: it ends the program.
+func newSalt() []byte {
+	salt := make([]byte, 16)
+	_, _ = rand.Read(salt)
+	return salt
+}
+
+func (t *target) match() string { return hash(string(t.agent.ID), t.def.Name, string(t.args)) }
+
+func hash(parts ...string) string {
+	h := sha256.New()
+	for _, p := range parts {
+		fmt.Fprintf(h, "%d:%s", len(p), p)
+	}
+	return hex.EncodeToString(h.Sum(nil)[:16])
+}
+
+func commit(salt, bytes []byte) []byte {
+	h := sha256.New()
+	h.Write(salt)
+	h.Write(bytes)
+	return h.Sum(nil)
+}
+
+// maxRecorded bounds one string of the recorded arguments, in bytes.
+const maxRecorded = 4096
+
+// redact writes the arguments as the record may hold them: members that the definition
+// names are replaced by their length, long strings are cut.
+func redact(def *capability.Definition, args []byte) []byte {
+	var m map[string]jsontext.Value
+	if json.Unmarshal(args, &m) != nil {
+		return []byte("{}")
+	}
+	changed := false
+	for name, v := range m {
+		switch {
+		case slices.Contains(def.Redact, name):
+			m[name] = quote(fmt.Sprintf("[%d bytes]", len(v)))
+		case len(v) > maxRecorded:
+			text := strings.ToValidUTF8(string(v[:maxRecorded]), "")
+			m[name] = quote(fmt.Sprintf("%s… [%d bytes]", text, len(v)))
+		default:
+			continue
+		}
+		changed = true
+	}
+	if !changed {
+		return args
+	}
+	b, err := json.Marshal(m, json.Deterministic(true))
+	if err != nil {
+		return []byte("{}")
+	}
+	return b
+}
+
+func quote(s string) jsontext.Value {
+	b, err := jsontext.AppendQuote(nil, s)
+	if err != nil {
+		return jsontext.Value(`"[not text]"`)
+	}
+	return b
+}
+
+// refuse records a refusal and returns it as a *fleet.Error.
+func (d *Dispatcher) refuse(who fleet.Principal, req Request, err error) error {
+	fe := fleet.AsError(err)
+	d.Refuse(who, fleet.Refusal{
+		Client: req.Client, Edge: req.Edge, Tool: req.Tool, Agent: shown(req.Agent), Code: fe.Code, Message: fe.Message,
+	})
+	if fe.Code == protocol.CodeInternal || fe.Code == protocol.CodeUnavailable {
+		d.log.Error("a call could not be started", "code", fe.Code, "tool", req.Tool, "err", fe.Err)
+	}
+	return fe
+}
+
+// Refuse records that something was turned away before it came to Call, at an edge.
+func (d *Dispatcher) Refuse(who fleet.Principal, r fleet.Refusal) {
+	r.Principal, r.Name = who.ID, who.Name
+	if r.At.IsZero() {
+		r.At = time.Now()
+	}
+	r.Count = max(r.Count, 1)
+	d.db.RecordRefusal(r)
+	if d.obs != nil {
+		d.obs.Refusal(r.Edge, string(r.Code))
+	}
+}
+
+// shown is an agent id as the record shows it: the string, or its JSON, cut to 64 bytes.
+func shown(raw jsontext.Value) string {
+	s := string(raw)
+	if raw.Kind() == '"' {
+		_ = json.Unmarshal(raw, &s)
+	}
+	if len(s) > 64 {
+		s = s[:64]
+	}
+	if !utf8.ValidString(s) {
+		s = strings.ToValidUTF8(s, "")
+	}
+	return s
+}

@@ -1,0 +1,107 @@
+package dispatch
+
+import (
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/drover-fleet/drover/protocol/capability"
+	"github.com/drover-fleet/drover/server/internal/authz"
+	"github.com/drover-fleet/drover/server/internal/fleet"
+	"github.com/drover-fleet/drover/server/internal/store"
+)
+
+// AgentView is an agent as a principal that has it in scope sees it.
+type AgentView struct {
+	*fleet.Agent
+	Online bool
+	// Since is when it came online, zero while it's offline.
+	Since time.Time
+	// Quarantined is why its identity isn't let in, or "".
+	Quarantined string
+}
+
+// Agents lists the agents in the principal's scope, by id.
+func (d *Dispatcher) Agents(who fleet.Principal) []AgentView {
+	snap := d.db.Snapshot()
+	out := make([]AgentView, 0, len(snap.Agents))
+	for _, a := range snap.Agents {
+		if authz.Agent(who, a) {
+			out = append(out, d.view(snap, a))
+		}
+	}
+	slices.SortFunc(out, func(a, b AgentView) int { return strings.Compare(string(a.ID), string(b.ID)) })
+	return out
+}
+
+// Agent finds one agent in the principal's scope, by its exact id; the error is the same
+// for every id that isn't there.
+func (d *Dispatcher) Agent(who fleet.Principal, id string) (AgentView, error) {
+	snap := d.db.Snapshot()
+	a := lookup(snap, id)
+	if !authz.Agent(who, a) {
+		return AgentView{}, unknownAgent(snap, who, id)
+	}
+	return d.view(snap, a), nil
+}
+
+func (d *Dispatcher) view(snap *store.Snapshot, a *fleet.Agent) AgentView {
+	online, since := d.online(a.ID)
+	return AgentView{Agent: a, Online: online, Since: since, Quarantined: quarantine(snap, a.ID)}
+}
+
+// quarantine is why an agent's identity isn't let in now, or "".
+func quarantine(snap *store.Snapshot, id fleet.AgentID) string {
+	q, ok := snap.Quarantined[id]
+	if !ok || (!q.Until.IsZero() && time.Now().After(q.Until)) {
+		return ""
+	}
+	return q.Reason
+}
+
+// views remembers the tools of principals for one version of the policy: every MCP
+// request asks for them. It's bounded by the number of live principals, and emptied when
+// the version moves.
+type views struct {
+	mu      sync.Mutex
+	version int64
+	tools   map[string][]*capability.Definition
+}
+
+// Tools lists the forwarded tools that the principal may use, in the order of
+// capability.All: those granted that an agent in scope has announced, online or not, so
+// that the list is stable. Before any agent in scope has announced something it's all
+// that are granted.
+func (d *Dispatcher) Tools(who fleet.Principal) []*capability.Definition {
+	snap := d.db.Snapshot()
+	d.views.mu.Lock()
+	defer d.views.mu.Unlock()
+	if d.views.version != snap.Version || d.views.tools == nil {
+		d.views.version, d.views.tools = snap.Version, map[string][]*capability.Definition{}
+	}
+	if t, ok := d.views.tools[who.ID]; ok {
+		return t
+	}
+	t := toolsOf(snap, who)
+	d.views.tools[who.ID] = t
+	return t
+}
+
+func toolsOf(snap *store.Snapshot, who fleet.Principal) []*capability.Definition {
+	announced := map[string]bool{}
+	for _, a := range snap.Agents {
+		if authz.Agent(who, a) {
+			for _, c := range a.Capabilities {
+				announced[c.Name] = true
+			}
+		}
+	}
+	var out []*capability.Definition
+	for _, def := range capability.All() {
+		if authz.Tool(who, def) && (len(announced) == 0 || announced[def.Name]) {
+			out = append(out, def)
+		}
+	}
+	return out
+}

@@ -1,0 +1,48 @@
+package fleet
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/drover-fleet/drover/protocol"
+)
+
+// Error is an error with a code. Message is safe to show and says what to do next; Err is
+// for the log alone.
+type Error struct {
+	Code    protocol.Code
+	Reason  string
+	Message string
+	Err     error
+}
+
+// Error implements error. It leaves Err out: a log line adds it by itself.
+func (e *Error) Error() string {
+	return fmt.Sprintf("%s: %s", e.Code, e.Message)
+}
+
+// Unwrap returns the private cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+// Errorf makes an Error without a private cause.
+func Errorf(code protocol.Code, format string, args ...any) *Error {
+	return &Error{Code: code, Message: fmt.Sprintf(format, args...)}
+}
+
+// Wrap makes an Error with a private cause.
+func Wrap(code protocol.Code, err error, format string, args ...any) *Error {
+	return &Error{Code: code, Message: fmt.Sprintf(format, args...), Err: err}
+}
+
+// AsError finds the Error in err; anything else becomes internal with a neutral message.
+func AsError(err error) *Error {
+	var fe *Error
+	if errors.As(err, &fe) {
+		return fe
+	}
+	var pe *protocol.Error
+	if errors.As(err, &pe) {
+		return &Error{Code: pe.Code, Reason: pe.Reason, Message: pe.Message}
+	}
+	return &Error{Code: protocol.CodeInternal, Message: "Drover failed inside; the server's log has the cause", Err: err}
+}

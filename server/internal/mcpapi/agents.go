@@ -1,0 +1,293 @@
+package mcpapi
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/google/jsonschema-go/jsonschema"
+
+	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/text"
+	"github.com/drover-fleet/drover/server/internal/dispatch"
+	"github.com/drover-fleet/drover/server/internal/fleet"
+)
+
+// Limits of list_agents: a page of 200 agents, and of 38 KB, so that a model's window
+// isn't filled by long descriptions.
+const (
+	listDefault  = 100
+	listMax      = 200
+	listMaxBytes = 38_000
+)
+
+// The states of an agent in lists.
+const (
+	stateOnline      = "online"
+	stateOffline     = "offline"
+	stateQuarantined = "quarantined"
+)
+
+type listIn struct {
+	Query  string            `json:"query,omitempty" jsonschema:"Text to find in id, hostname, system, user, labels or description, in any case."`
+	Labels map[string]string `json:"labels,omitempty" jsonschema:"Labels that an agent must all have, with these values."`
+	State  string            `json:"state,omitempty" jsonschema:"Only agents in this state."`
+	Limit  int               `json:"limit,omitempty" jsonschema:"At most this many agents; 100 when absent."`
+	Cursor string            `json:"cursor,omitempty" jsonschema:"next_cursor of the answer before, to go on after it."`
+}
+
+func listBounds(s *jsonschema.Schema) {
+	s.Properties["query"].MaxLength = ptr(256)
+	s.Properties["state"].Enum = []any{stateOnline, stateOffline, stateQuarantined}
+	s.Properties["limit"].Minimum, s.Properties["limit"].Maximum = ptr(1.0), ptr(float64(listMax))
+	s.Properties["cursor"].MaxLength = ptr(64)
+}
+
+// agentRow is an agent in lists. What the host says of itself is hostile text, made
+// visible and cut.
+type agentRow struct {
+	AgentID     fleet.AgentID     `json:"agent_id" jsonschema:"The id to name in calls."`
+	State       string            `json:"state" jsonschema:"online, offline or quarantined."`
+	Hostname    string            `json:"hostname,omitempty" jsonschema:"What the host calls itself; not an id."`
+	OS          string            `json:"os,omitempty" jsonschema:"linux, darwin, windows …"`
+	RunAs       string            `json:"run_as,omitempty" jsonschema:"The user that commands run as."`
+	Labels      map[string]string `json:"labels,omitempty" jsonschema:"The operator's labels."`
+	Description string            `json:"description,omitempty" jsonschema:"The operator's description."`
+	LastSeen    string            `json:"last_seen,omitempty" jsonschema:"When an agent that isn't online was seen last, RFC 3339, UTC."`
+}
+
+type listOut struct {
+	Agents     []agentRow `json:"agents" jsonschema:"The agents, by agent_id."`
+	Total      int        `json:"total" jsonschema:"How many agents fit, on all pages."`
+	NextCursor string     `json:"next_cursor,omitempty" jsonschema:"Give it as cursor for the next page; absent on the last."`
+}
+
+func stateOf(a dispatch.AgentView) string {
+	switch {
+	case a.Quarantined != "":
+		return stateQuarantined
+	case a.Online:
+		return stateOnline
+	default:
+		return stateOffline
+	}
+}
+
+func rowOf(a dispatch.AgentView) agentRow {
+	r := agentRow{
+		AgentID: a.ID, State: stateOf(a), Hostname: text.Line(a.Facts.Hostname, 64), OS: text.Line(a.Facts.OS, 32),
+		RunAs: text.Line(a.Facts.RunAs, 64), Labels: a.Labels, Description: text.Line(a.Description, 200),
+	}
+	if r.State != stateOnline && !a.LastSeen.IsZero() {
+		r.LastSeen = a.LastSeen.UTC().Format(time.RFC3339)
+	}
+	return r
+}
+
+// matches tells whether an agent fits the filters. query is in lower case.
+func (in listIn) matches(r agentRow, query string) bool {
+	if in.State != "" && in.State != r.State {
+		return false
+	}
+	for k, v := range in.Labels {
+		if got, ok := r.Labels[k]; !ok || got != v {
+			return false
+		}
+	}
+	if query == "" {
+		return true
+	}
+	for _, s := range []string{string(r.AgentID), r.Hostname, r.OS, r.RunAs, r.Description} {
+		if strings.Contains(strings.ToLower(s), query) {
+			return true
+		}
+	}
+	for k, v := range r.Labels {
+		if strings.Contains(strings.ToLower(k+"="+v), query) {
+			return true
+		}
+	}
+	return false
+}
+
+func (in *listIn) check() error {
+	switch in.State {
+	case "", stateOnline, stateOffline, stateQuarantined:
+	default:
+		return fleet.Errorf(protocol.CodeBadArgs, "state must be one of online, offline, quarantined")
+	}
+	if in.Limit < 0 || in.Limit > listMax {
+		return fleet.Errorf(protocol.CodeBadArgs, "limit must be from 1 to %d", listMax)
+	}
+	if len(in.Query) > 1024 {
+		return fleet.Errorf(protocol.CodeBadArgs, "query is too long")
+	}
+	if _, ok := fleet.ParseAgentID(in.Cursor); !ok && in.Cursor != "" {
+		return fleet.Errorf(protocol.CodeBadArgs, "cursor must be the next_cursor of an earlier answer")
+	}
+	in.Limit = cmp.Or(in.Limit, listDefault)
+	return nil
+}
+
+func (a *API) listAgents(_ context.Context, by asked, in listIn) (any, error) {
+	if err := in.check(); err != nil {
+		return nil, err
+	}
+	query := strings.ToLower(strings.TrimSpace(in.Query))
+	out := listOut{Agents: []agentRow{}}
+	size, full := 0, false
+	for _, agent := range a.fleet.Agents(by.who) {
+		row := rowOf(agent)
+		if !in.matches(row, query) {
+			continue
+		}
+		out.Total++
+		if full || in.Cursor != "" && string(row.AgentID) <= in.Cursor {
+			continue
+		}
+		b, err := json.Marshal(row)
+		if err != nil {
+			return nil, fmt.Errorf("an agent's row: %w", err)
+		}
+		if len(out.Agents) == in.Limit || len(out.Agents) > 0 && size+len(b) > listMaxBytes {
+			full = true
+			out.NextCursor = string(out.Agents[len(out.Agents)-1].AgentID)
+			continue
+		}
+		out.Agents, size = append(out.Agents, row), size+len(b)+1
+	}
+	return out, nil
+}
+
+type selectIn struct {
+	AgentID string `json:"agent_id" jsonschema:"The exact id of the agent to check."`
+}
+
+type selectOut struct {
+	agentRow
+	Tools []string `json:"tools" jsonschema:"The tools that it offers and this credential may use."`
+	Note  string   `json:"note" jsonschema:"What this answer means."`
+}
+
+func (a *API) selectAgent(_ context.Context, by asked, in selectIn) (any, error) {
+	if strings.TrimSpace(in.AgentID) == "" {
+		return nil, fleet.Errorf(protocol.CodeNoAgent, "agent_id is required: the exact id of one agent; list_agents shows the ids")
+	}
+	view, err := a.fleet.Agent(by.who, in.AgentID)
+	if err != nil {
+		return nil, err
+	}
+	out := selectOut{agentRow: rowOf(view), Tools: []string{}}
+	for _, d := range a.fleet.Tools(by.who) {
+		if view.Offers(d.Name) > 0 {
+			out.Tools = append(out.Tools, d.Name)
+		}
+	}
+	out.Note = fmt.Sprintf(`Nothing was selected: Drover keeps no current host. Put "agent_id":"%s" into every call that is meant for it.`, view.ID)
+	switch out.State {
+	case stateOffline:
+		out.Note = "It is offline: calls to it fail at once and nothing is sent. " + out.Note
+	case stateQuarantined:
+		out.Note = "It is in quarantine (" + text.Line(view.Quarantined, 200) + "): an operator has to look at it. " + out.Note
+	}
+	return out, nil
+}
+
+type count struct {
+	Name  string `json:"name"`
+	Count int    `json:"count"`
+}
+
+type away struct {
+	AgentID  fleet.AgentID `json:"agent_id"`
+	State    string        `json:"state" jsonschema:"offline or quarantined."`
+	LastSeen string        `json:"last_seen,omitempty" jsonschema:"RFC 3339, UTC; absent if it has never connected."`
+}
+
+type overviewOut struct {
+	Agents      int     `json:"agents" jsonschema:"How many agents are in scope."`
+	Online      int     `json:"online"`
+	Offline     int     `json:"offline"`
+	Quarantined int     `json:"quarantined"`
+	OS          []count `json:"os" jsonschema:"Agents by operating system."`
+	Labels      []count `json:"labels" jsonschema:"Agents by label (key=value), the most frequent 50."`
+	Versions    []count `json:"agent_versions" jsonschema:"Agents by the version of their agent program."`
+	Away        []away  `json:"away" jsonschema:"Agents that aren't online, the first 50 by id."`
+}
+
+// overviewMax bounds each list of fleet_overview.
+const overviewMax = 50
+
+func (a *API) overview(_ context.Context, by asked, _ struct{}) (any, error) {
+	out := overviewOut{Away: []away{}}
+	systems, labels, versions := map[string]int{}, map[string]int{}, map[string]int{}
+	for _, agent := range a.fleet.Agents(by.who) {
+		row := rowOf(agent)
+		out.Agents++
+		switch row.State {
+		case stateOnline:
+			out.Online++
+		case stateQuarantined:
+			out.Quarantined++
+		default:
+			out.Offline++
+		}
+		if row.State != stateOnline && len(out.Away) < overviewMax {
+			out.Away = append(out.Away, away{row.AgentID, row.State, row.LastSeen})
+		}
+		systems[cmp.Or(row.OS, "unknown")]++
+		versions[cmp.Or(text.Line(agent.Facts.AgentVersion, 64), "unknown")]++
+		for k, v := range agent.Labels {
+			labels[k+"="+v]++
+		}
+	}
+	out.OS, out.Labels, out.Versions = counts(systems), counts(labels), counts(versions)
+	return out, nil
+}
+
+// counts sorts by count, then name, and keeps the first overviewMax.
+func counts(m map[string]int) []count {
+	out := make([]count, 0, len(m))
+	for _, name := range slices.Sorted(maps.Keys(m)) {
+		out = append(out, count{name, m[name]})
+	}
+	slices.SortStableFunc(out, func(a, b count) int { return cmp.Compare(b.Count, a.Count) })
+	return out[:min(len(out), overviewMax)]
+}
+
+type whoamiOut struct {
+	Principal string   `json:"principal" jsonschema:"The credential's id, as the record has it."`
+	Name      string   `json:"name" jsonschema:"Its name."`
+	Kind      string   `json:"kind" jsonschema:"pat, or system."`
+	Admin     bool     `json:"admin" jsonschema:"Whether it may manage Drover itself."`
+	ExpiresAt string   `json:"expires_at,omitempty" jsonschema:"RFC 3339, UTC; absent if it doesn't expire."`
+	Agents    int      `json:"agents" jsonschema:"How many agents it reaches."`
+	Online    int      `json:"agents_online" jsonschema:"How many of them are online."`
+	Tools     []string `json:"tools" jsonschema:"The tools it may use on them."`
+	Version   string   `json:"server_version" jsonschema:"The server's version."`
+}
+
+func (a *API) whoami(_ context.Context, by asked, _ struct{}) (any, error) {
+	out := whoamiOut{
+		Principal: by.who.ID, Name: text.Line(by.who.Name, 128), Kind: string(by.who.Kind), Admin: by.who.Admin,
+		Tools: []string{}, Version: a.version,
+	}
+	if !by.who.ExpiresAt.IsZero() {
+		out.ExpiresAt = by.who.ExpiresAt.UTC().Format(time.RFC3339)
+	}
+	for _, agent := range a.fleet.Agents(by.who) {
+		out.Agents++
+		if agent.Online {
+			out.Online++
+		}
+	}
+	for _, d := range a.fleet.Tools(by.who) {
+		out.Tools = append(out.Tools, d.Name)
+	}
+	return out, nil
+}

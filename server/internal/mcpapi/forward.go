@@ -1,0 +1,121 @@
+package mcpapi
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/capability"
+	"github.com/drover-fleet/drover/protocol/text"
+	"github.com/drover-fleet/drover/server/internal/dispatch"
+	"github.com/drover-fleet/drover/server/internal/fleet"
+)
+
+// How long a call is waited for before its caller gets a handle. A client that hears
+// nothing gives up after 60 s; with progress most wait 240 s or more, and some for ever.
+const (
+	quietWait    = 50 * time.Second
+	progressWait = 225 * time.Second
+	endlessWait  = protocol.MaxDeadlineMS*time.Millisecond + time.Hour // the call's own deadline ends it
+)
+
+// Members of a request's _meta that Drover reads.
+const (
+	metaToolUse = "claudecode/toolUseId"
+	metaKey     = "io.github.drover-fleet/idempotency_key"
+)
+
+// forward is the handler of a tool that runs on an agent: it takes agent_id out of the
+// arguments and gives the rest to dispatch as it is.
+func (a *API) forward(def *capability.Definition) mcp.ToolHandler {
+	return func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		who, ok := principalOf(req.Extra)
+		if !ok {
+			return errorResult(def.Name, fleet.Errorf(protocol.CodeUnauthenticated, "a credential is needed")), nil
+		}
+		agent, args, err := splice(req.Params.Arguments)
+		if err != nil {
+			fe := fleet.AsError(err)
+			a.dispatch.Refuse(who, fleet.Refusal{Client: clientOf(req), Edge: edgeName, Tool: def.Name, Code: fe.Code, Message: fe.Message})
+			return errorResult(def.Name, fe), nil
+		}
+		call, release := callContext(ctx, req.ProtocolVersion() >= modernVersion)
+		defer release()
+		client := req.ClientInfo()
+		r := dispatch.Request{
+			Tool: def.Name, Agent: agent, Args: args, Wait: quietWait, Edge: edgeName,
+			Client: clientName(client, req.Extra.Header), CancelOnDone: true,
+			Key: metaString(req.Params.Meta, metaKey), ToolUseID: metaString(req.Params.Meta, metaToolUse),
+		}
+		var p *progress
+		if token := req.Params.GetProgressToken(); token != nil {
+			p = newProgress(ctx, req.Session, token)
+			r.Progress, r.Wait = p.update, progressWait
+			if client != nil && client.Name == "claude-code" {
+				r.Wait = endlessWait
+			}
+		}
+		res, err := a.dispatch.Call(call, who, r)
+		p.stop()
+		if err != nil {
+			return a.refused(def.Name, err)
+		}
+		return a.result(def, res, textLimit(def, args)), nil
+	}
+}
+
+// refused shows an error of dispatch, which has recorded it: nothing was started. A tool
+// that isn't granted (any more) reads like one that doesn't exist.
+func (a *API) refused(tool string, err error) (*mcp.CallToolResult, error) {
+	fe := fleet.AsError(err)
+	if fe.Code == protocol.CodeUnknownTool {
+		return nil, a.unknownTool()
+	}
+	if fe.Code == protocol.CodeInternal {
+		a.log.Error("a call failed inside", "tool", tool, "err", fe.Err)
+	}
+	return errorResult(tool, fe), nil
+}
+
+// textLimit is how many bytes of text the caller of a tool asked for.
+func textLimit(def *capability.Definition, args []byte) int {
+	if def.Render == capability.RenderJSON {
+		return 0
+	}
+	var in struct {
+		Max int `json:"max_output"`
+	}
+	if err := json.Unmarshal(args, &in); err != nil || in.Max <= 0 {
+		return capability.DefaultOutput
+	}
+	return min(in.Max, capability.MaxOutput)
+}
+
+func metaString(m mcp.Meta, name string) string {
+	s, _ := m[name].(string)
+	return s
+}
+
+func clientOf(req *mcp.CallToolRequest) string {
+	var h http.Header
+	if req.Extra != nil {
+		h = req.Extra.Header
+	}
+	return clientName(req.ClientInfo(), h)
+}
+
+// clientName is the client's own name and version, for display; its User-Agent where it
+// gave none.
+func clientName(info *mcp.Implementation, h http.Header) string {
+	if info == nil || info.Name == "" {
+		return text.Line(h.Get("User-Agent"), 96)
+	}
+	if info.Version == "" {
+		return text.Line(info.Name, 96)
+	}
+	return text.Line(info.Name, 64) + "/" + text.Line(info.Version, 31)
+}

@@ -1,0 +1,197 @@
+// Package mcpapi offers the fleet as MCP tools over dispatch: both protocol eras on one
+// URL. Types of MCP's SDK stop here.
+package mcpapi
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/auth"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/capability"
+	"github.com/drover-fleet/drover/server/internal/dispatch"
+	"github.com/drover-fleet/drover/server/internal/edge"
+	"github.com/drover-fleet/drover/server/internal/fleet"
+)
+
+// Dispatcher is the path of a call: dispatch.Dispatcher.
+type Dispatcher interface {
+	Call(ctx context.Context, who fleet.Principal, req dispatch.Request) (dispatch.Result, error)
+	Result(ctx context.Context, who fleet.Principal, id fleet.CallID, wait time.Duration) (dispatch.Result, error)
+	Cancel(ctx context.Context, who fleet.Principal, id fleet.CallID) (dispatch.Result, error)
+	Refuse(who fleet.Principal, r fleet.Refusal)
+}
+
+// Fleet is what a principal may see: dispatch.Dispatcher.
+type Fleet interface {
+	// Agents lists the agents in scope, by id.
+	Agents(who fleet.Principal) []dispatch.AgentView
+	// Agent finds one agent in scope by its exact id.
+	Agent(who fleet.Principal, id string) (dispatch.AgentView, error)
+	// Tools lists the forwarded tools that may be used; it's asked at every request.
+	Tools(who fleet.Principal) []*capability.Definition
+}
+
+// Config is what the endpoint stands on. All of it must be there, except as said.
+type Config struct {
+	Dispatch Dispatcher
+	Fleet    Fleet
+	Version  string // Drover's, for serverInfo
+	Log      *slog.Logger
+	// Stateless serves older protocol revisions without sessions too, as several replicas
+	// without affinity need it.
+	Stateless bool
+	// SessionTimeout closes an older client's session after this long without a request;
+	// 20 minutes when zero.
+	SessionTimeout time.Duration
+}
+
+// API is the MCP endpoint. It expects edge.Authenticate, edge.Hosts and edge.CrossOrigin
+// before it, and an http.Server without WriteTimeout.
+type API struct {
+	dispatch    Dispatcher
+	fleet       Fleet
+	version     string
+	log         *slog.Logger
+	stateless   bool
+	tools       map[string]forwarded
+	serverTools []forwarded
+	servers     *servers
+
+	withSessions, withoutSessions http.Handler
+
+	mu     sync.Mutex
+	open   map[string]map[*context.CancelCauseFunc]struct{} // requests under way, by principal
+	gets   map[string]*standing                             // GET streams, by principal and session
+	closed bool
+}
+
+// New makes the endpoint.
+func New(c Config) *API {
+	a := &API{
+		dispatch: c.Dispatch, fleet: c.Fleet, version: c.Version, log: c.Log, stateless: c.Stateless,
+		open: map[string]map[*context.CancelCauseFunc]struct{}{}, gets: map[string]*standing{},
+	}
+	a.tools, a.serverTools = a.forwardedTools(), a.ownTools()
+	a.servers = newServers(a.newServer)
+	timeout := c.SessionTimeout
+	if timeout == 0 {
+		timeout = 20 * time.Minute
+	}
+	// The SDK's own check of the Host refuses a proxy on the same machine; edge.Hosts is
+	// before this handler instead.
+	a.withSessions = authenticated(mcp.NewStreamableHTTPHandler(a.serverOf, &mcp.StreamableHTTPOptions{
+		SessionTimeout: timeout, DisableLocalhostProtection: true, MaxRequestBodyBytes: maxBody + 1,
+	}))
+	a.withoutSessions = authenticated(mcp.NewStreamableHTTPHandler(a.serverOf, &mcp.StreamableHTTPOptions{
+		Stateless: true, PropagateRequestCancellation: true, DisableLocalhostProtection: true, MaxRequestBodyBytes: maxBody + 1,
+	}))
+	return a
+}
+
+// authenticated hands the principal that the edge verified to the SDK, which binds a
+// session to it and gives it to each handler: in a session the context's values are those
+// of its first request, so that the identity may be taken from there never.
+func authenticated(next http.Handler) http.Handler {
+	verify := func(ctx context.Context, _ string, _ *http.Request) (*auth.TokenInfo, error) {
+		who, ok := edge.Principal(ctx)
+		if !ok {
+			return nil, auth.ErrInvalidToken
+		}
+		return &auth.TokenInfo{UserID: who.ID, Extra: map[string]any{principalKey: who}}, nil
+	}
+	return auth.RequireBearerToken(verify, &auth.RequireBearerTokenOptions{AllowMissingExpiration: true})(next)
+}
+
+const principalKey = "principal"
+
+// principalOf is who sent this very request.
+func principalOf(extra *mcp.RequestExtra) (fleet.Principal, bool) {
+	if extra == nil || extra.TokenInfo == nil {
+		return fleet.Principal{}, false
+	}
+	who, ok := extra.TokenInfo.Extra[principalKey].(fleet.Principal)
+	return who, ok && who.ID != "" && who.ID == extra.TokenInfo.UserID
+}
+
+// serverOf is what the SDK asks, twice a request.
+func (a *API) serverOf(r *http.Request) *mcp.Server {
+	who, ok := edge.Principal(r.Context())
+	if !ok {
+		return nil
+	}
+	return a.servers.of(who.ID).server
+}
+
+// ServeHTTP serves one request: the body is read whole and strictly, then the SDK's
+// handler of the right era has it.
+func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	who, ok := edge.Principal(r.Context())
+	if !ok {
+		edge.Challenge(w.Header(), r)
+		edge.WriteError(w, fleet.Errorf(protocol.CodeUnauthenticated, "a credential is needed"))
+		return
+	}
+	ctx, end := a.track(r.Context(), who.ID)
+	defer end()
+	r = r.WithContext(ctx)
+	var msgs []message
+	if r.Method == http.MethodPost {
+		if msgs, ok = a.readPost(w, r, who); !ok {
+			return
+		}
+	}
+	method := ""
+	if len(msgs) == 1 {
+		method = msgs[0].method
+	}
+	next := a.withoutSessions
+	if a.stateful(r, method) {
+		next = a.withSessions
+		if r.Method == http.MethodGet {
+			leave := a.takeOver(r, who.ID)
+			defer leave()
+		}
+	}
+	a.servers.of(who.ID).sync(a, who)
+	s := newStream(w, r.Method == http.MethodGet, method != methodInitialize)
+	defer func() { a.finish(s, r, who, msgs) }()
+	next.ServeHTTP(s, r)
+}
+
+// readPost reads and checks the body; false when the request was answered with a refusal.
+func (a *API) readPost(w http.ResponseWriter, r *http.Request, who fleet.Principal) ([]message, bool) {
+	if !edge.IsJSON(r.Header.Get("Content-Type")) {
+		a.refuseBody(w, r, who, &refusal{
+			status: http.StatusUnsupportedMediaType, rpc: codeServer,
+			err: fleet.Errorf(protocol.CodeBadArgs, "the body must be sent as Content-Type: application/json"),
+		})
+		return nil, false
+	}
+	body, err := edge.Read(w, r, maxBody)
+	if err != nil {
+		fe := fleet.AsError(err)
+		a.refuseBody(w, r, who, &refusal{status: edge.Status(fe.Code), rpc: codeServer, err: fe})
+		return nil, false
+	}
+	msgs, bad := preflight(body)
+	if bad != nil {
+		a.refuseBody(w, r, who, bad)
+		return nil, false
+	}
+	edge.SetBody(r, body)
+	return msgs, true
+}
+
+// refuseBody answers and records a body that goes no further.
+func (a *API) refuseBody(w http.ResponseWriter, r *http.Request, who fleet.Principal, bad *refusal) {
+	a.dispatch.Refuse(who, fleet.Refusal{
+		Client: clientName(nil, r.Header), Edge: edgeName, Tool: bad.tool, Agent: bad.agent, Code: bad.err.Code, Message: bad.err.Message,
+	})
+	writeRPCError(w, bad.status, bad.id, rpcError(bad.rpc, bad.err))
+}

@@ -1,0 +1,240 @@
+package mcpapi
+
+import (
+	"bytes"
+	"errors"
+	"net/http"
+	"strconv"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+
+	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/capability"
+	"github.com/drover-fleet/drover/protocol/strict"
+	"github.com/drover-fleet/drover/protocol/text"
+	"github.com/drover-fleet/drover/server/internal/edge"
+	"github.com/drover-fleet/drover/server/internal/fleet"
+)
+
+// maxBody bounds the body of a request, in bytes: the largest arguments, and what their
+// envelope may take.
+const maxBody = capability.MaxArgs + 256<<10
+
+// maxBatch bounds the messages of one batch, which only the oldest revisions have.
+const maxBatch = 32
+
+const (
+	methodCall       = "tools/call"
+	methodInitialize = "initialize"
+)
+
+// message is what the envelope of a JSON-RPC message says, read strictly.
+type message struct {
+	id     jsontext.Value // raw; nil where there's none
+	method string         // "" for a response
+	tool   string         // of tools/call
+}
+
+// refusal is a body that goes no further.
+type refusal struct {
+	status int   // HTTP
+	rpc    int64 // JSON-RPC
+	err    *fleet.Error
+	// What could be read, for the answer and the record: nothing here was checked.
+	id          jsontext.Value
+	tool, agent string
+}
+
+// preflight reads a whole body strictly, before the SDK, which takes the last of two
+// equal names and ignores what it doesn't know. It returns the messages: several for a
+// batch.
+func preflight(body []byte) ([]message, *refusal) {
+	if err := strict.Check(body, strict.Limits{MaxDepth: protocol.MaxDepth, Numbers: true}); err != nil {
+		rpc := int64(jsonrpc.CodeInvalidRequest)
+		var se *strict.Error
+		if errors.As(err, &se) && se.Kind == strict.Syntax {
+			rpc = jsonrpc.CodeParseError
+		}
+		r := &refusal{status: http.StatusBadRequest, rpc: rpc, err: edge.BadBody(err)}
+		r.guess(body)
+		return nil, r
+	}
+	if jsontext.Value(body).Kind() != '[' {
+		m, r := readMessage(body)
+		if r != nil {
+			r.guess(body)
+			return nil, r
+		}
+		return []message{m}, nil
+	}
+	var raw []jsontext.Value
+	if err := json.Unmarshal(body, &raw); err != nil {
+		return nil, badRequest("the batch could not be read")
+	}
+	if len(raw) > maxBatch {
+		return nil, badRequest("a batch has at most " + strconv.Itoa(maxBatch) + " messages")
+	}
+	ms := make([]message, len(raw))
+	for i, one := range raw {
+		m, r := readMessage(one)
+		if r != nil {
+			r.guess(one)
+			return nil, r
+		}
+		ms[i] = m
+	}
+	return ms, nil
+}
+
+// readMessage reads one envelope: exact names, nothing unknown. doc is valid JSON without
+// duplicates.
+func readMessage(doc []byte) (message, *refusal) {
+	var m message
+	var params jsontext.Value
+	bad := members(doc, func(name string, v jsontext.Value) *refusal {
+		switch name {
+		case "jsonrpc", "result", "error":
+		case "id":
+			m.id = v
+		case "method":
+			if v.Kind() != '"' {
+				return badRequest("method must be a string")
+			}
+			m.method = unquote(v)
+		case "params":
+			params = v
+		default:
+			return badRequest("a JSON-RPC message has no member " + edge.Quote(name, 64) + "; names are matched exactly")
+		}
+		return nil
+	})
+	if bad == nil && m.method == methodCall {
+		m.tool, bad = readCall(params)
+	}
+	return m, bad
+}
+
+// readCall reads the params of tools/call and returns the tool's name.
+func readCall(params jsontext.Value) (tool string, _ *refusal) {
+	if params.Kind() != '{' {
+		return "", badParams("tools/call needs params: an object with name and arguments")
+	}
+	bad := members(params, func(name string, v jsontext.Value) *refusal {
+		switch name {
+		case "name":
+			if v.Kind() != '"' {
+				return badParams("params.name must be a string: the tool's name")
+			}
+			tool = unquote(v)
+		case "arguments":
+			if v.Kind() != '{' && v.Kind() != 'n' {
+				return badParams("params.arguments must be an object")
+			}
+		case "_meta":
+			if v.Kind() != '{' && v.Kind() != 'n' {
+				return badParams("params._meta must be an object")
+			}
+		case "inputResponses", "requestState", "task":
+		default:
+			return badParams("the params of tools/call have no member " + edge.Quote(name, 64) + "; names are matched exactly")
+		}
+		return nil
+	})
+	if bad == nil && tool == "" {
+		bad = badParams("params.name is missing: the tool's name")
+	}
+	return tool, bad
+}
+
+// members calls f for each member of the object doc. The values are parts of doc itself.
+func members(doc []byte, f func(name string, v jsontext.Value) *refusal) *refusal {
+	dec := jsontext.NewDecoder(bytes.NewBuffer(doc), jsontext.AllowDuplicateNames(true))
+	if tok, err := dec.ReadToken(); err != nil || tok.Kind() != '{' {
+		return badRequest("a JSON-RPC message is an object")
+	}
+	for dec.PeekKind() != '}' {
+		tok, err := dec.ReadToken()
+		if err != nil {
+			return badRequest("the message could not be read")
+		}
+		name := tok.String()
+		v, err := dec.ReadValue()
+		if err != nil {
+			return badRequest("the message could not be read")
+		}
+		end := dec.InputOffset()
+		if bad := f(name, doc[end-int64(len(v)):end]); bad != nil {
+			return bad
+		}
+	}
+	return nil
+}
+
+// unquote decodes a JSON string that was checked before.
+func unquote(v jsontext.Value) string {
+	b, err := jsontext.AppendUnquote(nil, v)
+	if err != nil {
+		return ""
+	}
+	return string(b)
+}
+
+func badRequest(msg string) *refusal {
+	return &refusal{status: http.StatusBadRequest, rpc: jsonrpc.CodeInvalidRequest, err: fleet.Errorf(protocol.CodeBadArgs, "%s", msg)}
+}
+
+func badParams(msg string) *refusal {
+	return &refusal{status: http.StatusBadRequest, rpc: jsonrpc.CodeInvalidParams, err: fleet.Errorf(protocol.CodeBadArgs, "%s", msg)}
+}
+
+// guess reads what a refused body seems to say, as far as it can be read: the id for the
+// answer, tool and agent for the record. The first of two equal names counts.
+func (r *refusal) guess(body []byte) {
+	ids := 0
+	_ = members(body, func(name string, v jsontext.Value) *refusal {
+		switch name {
+		case "id":
+			if ids++; v.Kind() == '"' || v.Kind() == '0' {
+				r.id = v
+			}
+		case "params":
+			r.guessCall(v)
+		}
+		return nil
+	})
+	if ids > 1 || !goodID(r.id) {
+		r.id = nil
+	}
+}
+
+func (r *refusal) guessCall(params jsontext.Value) {
+	_ = members(params, func(name string, v jsontext.Value) *refusal {
+		switch {
+		case name == "name" && r.tool == "":
+			r.tool = unquote(v)
+		case name == "arguments" && r.agent == "":
+			r.agent = namedAgent(v)
+		}
+		return nil
+	})
+}
+
+// goodID tells whether an id may be sent back: bounded and valid.
+func goodID(id jsontext.Value) bool {
+	return len(id) > 0 && len(id) <= 256 && id.IsValid()
+}
+
+// namedAgent is the agent_id in a call's arguments as the record shows it.
+func namedAgent(args jsontext.Value) (agent string) {
+	_ = members(args, func(name string, v jsontext.Value) *refusal {
+		if name == agentMember && agent == "" {
+			if agent = unquote(v); agent == "" {
+				agent = text.Cut(string(v), 64)
+			}
+		}
+		return nil
+	})
+	return agent
+}

@@ -1,0 +1,228 @@
+package mcpapi
+
+import (
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/google/go-cmp/cmp"
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+
+	"github.com/drover-fleet/drover/protocol"
+)
+
+func TestPreflightRefuses(t *testing.T) {
+	call := func(params string) string {
+		return `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":` + params + `}`
+	}
+	for _, c := range []struct {
+		name, body string
+		rpc        int64
+		id         string // of the answer
+		tool       string // as recorded
+	}{
+		{"no JSON", `{"jsonrpc":`, jsonrpc.CodeParseError, "", ""},
+		{"empty", ``, jsonrpc.CodeParseError, "", ""},
+		{"a string", `"tools/call"`, jsonrpc.CodeInvalidRequest, "", ""},
+		{"trailing data", call(`{"name":"fs_stat"}`) + `{}`, jsonrpc.CodeInvalidRequest, "7", "fs_stat"},
+		{"invalid UTF-8", call("{\"name\":\"fs_\xff\"}"), jsonrpc.CodeParseError, "7", ""},
+		{"arguments twice", call(`{"name":"fs_stat","arguments":{"agent_id":"a"},"arguments":{"agent_id":"b"}}`), jsonrpc.CodeInvalidRequest, "7", "fs_stat"},
+		{"params twice", `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"fs_stat"},"params":{"name":"fs_read"}}`, jsonrpc.CodeInvalidRequest, "7", "fs_stat"},
+		{"agent_id twice", call(`{"name":"fs_stat","arguments":{"agent_id":"a","path":"/","agent_id":"b"}}`), jsonrpc.CodeInvalidRequest, "7", "fs_stat"},
+		{"agent_id twice, one of them escaped", call(`{"name":"fs_stat","arguments":{"agent_id":"a","agent\u005fid":"b"}}`), jsonrpc.CodeInvalidRequest, "7", "fs_stat"},
+		{"twice, deep down", call(`{"name":"fs_stat","arguments":{"agent_id":"a","x":[{"y":{"agent_id":1,"agent_id":2}}]}}`), jsonrpc.CodeInvalidRequest, "7", "fs_stat"},
+		{"id twice", `{"jsonrpc":"2.0","id":7,"id":8,"method":"ping"}`, jsonrpc.CodeInvalidRequest, "", ""},
+		{"name and Name", call(`{"name":"fs_stat","Name":"shell_exec","arguments":{}}`), jsonrpc.CodeInvalidParams, "7", "fs_stat"},
+		{"Name alone", call(`{"Name":"shell_exec","arguments":{}}`), jsonrpc.CodeInvalidParams, "7", ""},
+		{"Arguments", call(`{"name":"fs_stat","Arguments":{"agent_id":"a"}}`), jsonrpc.CodeInvalidParams, "7", "fs_stat"},
+		{"unknown member of params", call(`{"name":"fs_stat","agent_id":"a","arguments":{}}`), jsonrpc.CodeInvalidParams, "7", "fs_stat"},
+		{"Method", `{"jsonrpc":"2.0","id":7,"Method":"tools/call","method":"tools/call","params":{"name":"x"}}`, jsonrpc.CodeInvalidRequest, "7", "x"},
+		{"unknown member", `{"jsonrpc":"2.0","id":"x","method":"ping","agent":"a"}`, jsonrpc.CodeInvalidRequest, `"x"`, ""},
+		{"no params", `{"jsonrpc":"2.0","id":7,"method":"tools/call"}`, jsonrpc.CodeInvalidParams, "7", ""},
+		{"params an array", call(`["fs_stat"]`), jsonrpc.CodeInvalidParams, "7", ""},
+		{"arguments an array", call(`{"name":"fs_stat","arguments":["a"]}`), jsonrpc.CodeInvalidParams, "7", "fs_stat"},
+		{"name a number", call(`{"name":1}`), jsonrpc.CodeInvalidParams, "7", ""},
+		{"integer beyond 2^53", call(`{"name":"fs_read","arguments":{"agent_id":"a","offset":9007199254740993}}`), jsonrpc.CodeInvalidRequest, "7", "fs_read"},
+		{"number out of range", call(`{"name":"fs_read","arguments":{"agent_id":"a","offset":1e999}}`), jsonrpc.CodeInvalidRequest, "7", "fs_read"},
+		{"too deep", call(`{"name":"fs_stat","arguments":{"x":` + strings.Repeat("[", 80) + strings.Repeat("]", 80) + `}}`), jsonrpc.CodeInvalidRequest, "7", "fs_stat"},
+		{"bad message in a batch", `[{"jsonrpc":"2.0","id":1,"method":"ping"},` + call(`{"name":"a","Name":"b"}`) + `]`, jsonrpc.CodeInvalidParams, "7", "a"},
+		{"batch too long", `[` + strings.Repeat(`{"jsonrpc":"2.0","method":"x"},`, 40) + `{}]`, jsonrpc.CodeInvalidRequest, "", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, bad := preflight([]byte(c.body))
+			if bad == nil {
+				t.Fatal("it passed")
+			}
+			if bad.err.Code != protocol.CodeBadArgs || bad.rpc != c.rpc || string(bad.id) != c.id || bad.tool != c.tool {
+				t.Errorf("got %s, rpc %d, id %s, tool %q; want bad_args, %d, %s, %q (%s)", bad.err.Code, bad.rpc, bad.id, bad.tool, c.rpc, c.id, c.tool, bad.err.Message)
+			}
+			var answer struct {
+				Error struct {
+					Data struct{ Code string }
+				}
+			}
+			if err := json.Unmarshal(encodeRPCError(bad.id, rpcError(bad.rpc, bad.err)), &answer); err != nil || answer.Error.Data.Code != "bad_args" {
+				t.Errorf("the answer: %+v, %v", answer, err)
+			}
+		})
+	}
+}
+
+func TestPreflightPasses(t *testing.T) {
+	for _, c := range []struct {
+		name, body string
+		want       []message
+	}{
+		{"call", `{"params":{"_meta":{"progressToken":1,"x":{"y":null}},"arguments":{"agent_id":"a","path":"/"},"name":"fs_stat"},"method":"tools/call","id":"q","jsonrpc":"2.0"}`,
+			[]message{{jsontext.Value(`"q"`), "tools/call", "fs_stat"}}},
+		{"call without arguments", `{"jsonrpc":"2.0","id":1795998127874,"method":"tools/call","params":{"name":"whoami","inputResponses":null,"requestState":"s","task":{}}}`,
+			[]message{{jsontext.Value(`1795998127874`), "tools/call", "whoami"}}},
+		{"response", `{"jsonrpc":"2.0","id":3,"result":{"a":1}}`, []message{{jsontext.Value("3"), "", ""}}},
+		{"error response", `{"jsonrpc":"2.0","id":3,"error":{"code":1,"message":"m"}}`, []message{{jsontext.Value("3"), "", ""}}},
+		{"notification", `{"method":"notifications/initialized","jsonrpc":"2.0"}`, []message{{nil, "notifications/initialized", ""}}},
+		{"unknown method with params of its own", `{"jsonrpc":"2.0","id":1,"method":"x/y","params":{"Name":1}}`, []message{{jsontext.Value("1"), "x/y", ""}}},
+		{"batch", ` [{"jsonrpc":"2.0","id":1,"method":"ping"}, {"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"a"}}] `,
+			[]message{{jsontext.Value("1"), "ping", ""}, {jsontext.Value("2"), "tools/call", "a"}}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got, bad := preflight([]byte(c.body))
+			if bad != nil {
+				t.Fatalf("refused: %s", bad.err.Message)
+			}
+			if diff := cmp.Diff(c.want, got, cmp.AllowUnexported(message{})); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func TestRefusalsEchoNoValue(t *testing.T) {
+	const secret = "hunter2hunter2"
+	for _, body := range []string{
+		`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a","arguments":{"stdin":"` + secret + `","stdin":"` + secret + `"}}}`,
+		`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a","arguments":"` + secret + `"}}`,
+	} {
+		_, bad := preflight([]byte(body))
+		if bad == nil {
+			t.Fatal("it passed")
+		}
+		if strings.Contains(string(encodeRPCError(bad.id, rpcError(bad.rpc, bad.err))), secret) {
+			t.Errorf("the answer repeats a value: %s", bad.err.Message)
+		}
+	}
+}
+
+func TestSplice(t *testing.T) {
+	for _, c := range []struct{ name, in, agent, rest string }{
+		{"absent", `{"path":"/"}`, "", `{"path":"/"}`},
+		{"nothing", ``, "", `{}`},
+		{"null", `null`, "", `{}`},
+		{"alone", `{"agent_id":"web-01"}`, `"web-01"`, `{}`},
+		{"first", `{"agent_id":"web-01","path":"/"}`, `"web-01"`, `{"path":"/"}`},
+		{"in the middle, bytes kept", `{ "a" : 1.50 , "agent_id" : "w" , "b":"\u00e9\/" }`, `"w"`, `{"a" : 1.50,"b":"\u00e9\/"}`},
+		{"last", `{"path":"/","agent_id":null}`, `null`, `{"path":"/"}`},
+		{"escaped name", `{"agent\u005fid":"w","x":1}`, `"w"`, `{"x":1}`},
+		{"other case stays", `{"Agent_ID":"w","x":1}`, "", `{"Agent_ID":"w","x":1}`},
+		{"nested stays", `{"env":{"agent_id":"b"},"agent_id":["a"]}`, `["a"]`, `{"env":{"agent_id":"b"}}`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			agent, rest, err := splice([]byte(c.in))
+			if err != nil || string(agent) != c.agent || string(rest) != c.rest {
+				t.Errorf("got %s, %s, %v; want %s, %s", agent, rest, err, c.agent, c.rest)
+			}
+		})
+	}
+	for _, in := range []string{`[]`, `"x"`, `{"a":1,"a":2}`, `{"agent_id":"a","agent_id":"b"}`, `{"a":`} {
+		if agent, rest, err := splice([]byte(in)); err == nil {
+			t.Errorf("splice(%s) = %s, %s", in, agent, rest)
+		}
+	}
+}
+
+func FuzzSplice(f *testing.F) {
+	f.Add([]byte(`{"agent_id":"a","x":[1,{"y":"z"}]}`))
+	f.Add([]byte(`{ "x" : "\u00e9" , "agent\u005fid" : null }`))
+	f.Fuzz(func(t *testing.T, in []byte) {
+		agent, rest, err := splice(in)
+		if err != nil {
+			return
+		}
+		var m map[string]jsontext.Value
+		if !rest.IsValid() || rest.Kind() != '{' {
+			t.Fatalf("%s became %s", in, rest)
+		}
+		m = map[string]jsontext.Value{}
+		if bad := members(rest, func(name string, v jsontext.Value) *refusal { m[name] = v; return nil }); bad != nil {
+			t.Fatal(bad.err)
+		}
+		if _, ok := m[agentMember]; ok {
+			t.Fatalf("agent_id stayed in %s", rest)
+		}
+		if len(agent) > 0 && !agent.IsValid() {
+			t.Fatalf("agent %s", agent)
+		}
+	})
+}
+
+func FuzzPreflight(f *testing.F) {
+	for _, s := range []string{`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a","arguments":{"agent_id":"x"}}}`, `[{}]`, `[[]]`, `{"id":`} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		msgs, bad := preflight(body)
+		if bad != nil {
+			if bad.err == nil || !json.Valid(encodeRPCError(bad.id, rpcError(bad.rpc, bad.err))) {
+				t.Fatalf("%q: an answer that can't be sent", body)
+			}
+			return
+		}
+		for _, m := range msgs {
+			if m.method == methodCall && m.tool == "" {
+				t.Fatalf("%q: a call without a tool passed", body)
+			}
+		}
+	})
+}
+
+func TestAnErrorsDataIsKept(t *testing.T) {
+	got := withCode(json.RawMessage(`{"requiredCapabilities":{"sampling":{}}}`), protocol.CodeUnsupported)
+	if want := `{"code":"unsupported","requiredCapabilities":{"sampling":{}}}`; string(got) != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	if got := withCode(json.RawMessage(`{"code":"unknown_tool"}`), protocol.CodeBadArgs); string(got) != `{"code":"unknown_tool"}` {
+		t.Errorf("a code was replaced: %s", got)
+	}
+	if got := withCode(json.RawMessage(`"text"`), protocol.CodeBadArgs); string(got) != `"text"` {
+		t.Errorf("data that is no object was replaced: %s", got)
+	}
+}
+
+func TestSDKErrors(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		status int
+		body   string
+		want   int
+		code   string
+		ours   bool
+	}{
+		{"session", 404, "session not found\n", 404, "not_found", false},
+		{"another's session", 403, "session user mismatch\n", 404, "not_found", false},
+		{"method", 404, `{"jsonrpc":"2.0","id":4,"error":{"code":-32601,"message":"x"}}`, 404, "unsupported", false},
+		{"ours already", 400, `{"jsonrpc":"2.0","id":4,"error":{"code":-32602,"message":"x","data":{"code":"unknown_tool"}}}`, 400, "unknown_tool", true},
+		{"accept", 400, "Accept must contain both\n", 400, "bad_args", false},
+		{"size", 413, "too big\n", 413, "too_large", false},
+		{"GET without session", 405, "Method Not Allowed\n", 405, "unsupported", false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			status, id := c.status, jsontext.Value(nil)
+			e, ours := sdkError(&status, []byte(c.body), &id)
+			var data struct{ Code string }
+			if err := errors.Join(json.Unmarshal(e.Data, &data)); err != nil || data.Code != c.code || status != c.want || ours != c.ours {
+				t.Errorf("got %d %s ours=%v %v", status, e.Data, ours, err)
+			}
+		})
+	}
+}

@@ -1,0 +1,259 @@
+package mcpapi
+
+import (
+	"encoding/base64"
+	"encoding/hex"
+	"fmt"
+	"regexp"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/capability"
+	"github.com/drover-fleet/drover/protocol/text"
+	"github.com/drover-fleet/drover/server/internal/dispatch"
+)
+
+// stderrRule stands between standard output and standard error.
+const stderrRule = "--- stderr ---"
+
+// ownLine matches a line of output that could be taken for one of Drover's own: the rule,
+// a status line, a note.
+var ownLine = regexp.MustCompile(`(?m)^\\*(?:--- stderr|\[drover:|\[[^\n]* · call )`)
+
+// hostText makes output safe to show below a status line: nothing in it hides or moves
+// (text.Visible), and a line that looks like one of Drover's own gets a backslash before
+// it, so that output can't pretend to be another stream's or another host's. Lines that
+// all end in CRLF end in LF here, which notes tell.
+func hostText(s string) (shown string, notes []string) {
+	if n := strings.Count(s, "\r\n"); n > 0 && n == strings.Count(s, "\n") && n == strings.Count(s, "\r") {
+		s = strings.ReplaceAll(s, "\r\n", "\n")
+		notes = append(notes, "CRLF line ends")
+	}
+	shown = text.Visible(s)
+	if len(shown) != len(s) {
+		notes = append(notes, `control characters shown as \xNN`)
+	}
+	if strings.Contains(shown, "--- stderr") || strings.Contains(shown, "[drover:") || strings.Contains(shown, " · call ") {
+		marked := ownLine.ReplaceAllString(shown, `\$0`)
+		if len(marked) != len(shown) {
+			shown = marked
+			notes = append(notes, `a backslash marks output lines that look like Drover's own`)
+		}
+	}
+	return shown, notes
+}
+
+// processResult shows what a command printed. limit bounds the whole text, in bytes.
+func processResult(res dispatch.Result, limit int) (*mcp.CallToolResult, error) {
+	var out capability.ProcessOut
+	if err := decodeOutput(res.Output, &out); err != nil {
+		return nil, err
+	}
+	stdout, notes := hostText(out.Stdout)
+	stderr, more := hostText(out.Stderr)
+	for _, n := range more {
+		if !containsNote(notes, n) {
+			notes = append(notes, n)
+		}
+	}
+	if out.Truncated {
+		notes = append(notes, fmt.Sprintf("truncated: %d bytes of stdout and %d of stderr in all", out.StdoutBytes, out.StderrBytes))
+	}
+	head := statusLine(res, processEnd(res, out), time.Duration(out.DurationMS)*time.Millisecond, notes...) + "\n"
+	if res.Err != nil {
+		head += text.Cut(errorText(res.Err), 2000) + "\n"
+	}
+	stdout, stderr, cut := fit(stdout, stderr, limit-len(head)-len(stderrRule)-2)
+	var b strings.Builder
+	b.Grow(len(head) + len(stdout) + len(stderr) + len(stderrRule) + 2)
+	b.WriteString(head)
+	b.WriteString(stdout)
+	if stderr != "" {
+		if stdout != "" && !strings.HasSuffix(stdout, "\n") {
+			b.WriteByte('\n')
+		}
+		b.WriteString(stderrRule + "\n")
+		b.WriteString(stderr)
+	}
+	m := metaOf(res)
+	m.Signal, m.Truncated = text.Line(out.Signal, 32), out.Truncated || cut
+	m.StdoutBytes, m.StderrBytes, m.DurationMS = &out.StdoutBytes, &out.StderrBytes, &out.DurationMS
+	m.ExitCode = &out.ExitCode
+	return textResult(b.String(), res.Err != nil, m), nil
+}
+
+func containsNote(notes []string, n string) bool {
+	for _, have := range notes {
+		if have == n {
+			return true
+		}
+	}
+	return false
+}
+
+// processEnd says how a command ended.
+func processEnd(res dispatch.Result, out capability.ProcessOut) string {
+	switch {
+	case res.Err == nil:
+		return fmt.Sprintf("exit %d", out.ExitCode)
+	case res.Err.Code == protocol.CodeToolFailed && out.Signal != "":
+		return "signal " + text.Line(out.Signal, 32)
+	default:
+		return string(res.State)
+	}
+}
+
+// cutNote stands where the middle of an output was left out.
+const cutNote = "\n[drover: the middle of this output is not shown]\n"
+
+// fit cuts the middles of stdout and stderr so that together they have at most limit
+// bytes: each keeps its half, or what the other leaves.
+func fit(stdout, stderr string, limit int) (_, _ string, cut bool) {
+	if len(stdout)+len(stderr) <= limit {
+		return stdout, stderr, false
+	}
+	forErr := min(len(stderr), max(limit/2, limit-len(stdout)))
+	return middle(stdout, limit-forErr), middle(stderr, forErr), true
+}
+
+// middle keeps the head and the tail of s, at most limit bytes with the note between.
+func middle(s string, limit int) string {
+	if len(s) <= limit {
+		return s
+	}
+	keep := limit - len(cutNote)
+	if keep < 2 {
+		return ""
+	}
+	from, to := keep/2, len(s)-keep/2
+	for from > 0 && !utf8.RuneStart(s[from]) {
+		from--
+	}
+	for to < len(s) && !utf8.RuneStart(s[to]) {
+		to++
+	}
+	return s[:from] + cutNote + s[to:]
+}
+
+// imageTypes are the images that models are shown.
+var imageTypes = regexp.MustCompile(`^image/(?:png|jpeg|gif|webp)$`)
+
+// maxImage bounds an image that is shown, in bytes.
+const maxImage = 3 << 20
+
+// fileResult shows a part of a file: text below a status line, an image as an image,
+// anything else as base64. limit bounds the whole text, in bytes.
+func fileResult(res dispatch.Result, limit int) (*mcp.CallToolResult, error) {
+	var out capability.FSReadOut
+	if err := decodeOutput(res.Output, &out); err != nil {
+		return nil, err
+	}
+	m := metaOf(res)
+	m.Size = &out.Size
+	if isSHA256(out.SHA256) {
+		m.SHA256 = out.SHA256
+	}
+	switch out.Kind {
+	case "text":
+		return textFile(res, out, m, limit), nil
+	case "image", "binary":
+		data, err := base64.StdEncoding.DecodeString(out.Data)
+		if err != nil {
+			return nil, fmt.Errorf("the file's content: %w", err)
+		}
+		if out.Kind == "image" && imageTypes.MatchString(out.MIME) && len(data) <= maxImage {
+			r := textResult(fileStatus(res, out, m, out.MIME), res.Err != nil, m)
+			r.Content = append(r.Content, &mcp.ImageContent{Data: data, MIMEType: out.MIME})
+			return r, nil
+		}
+		return binaryFile(res, out, m, limit), nil
+	default:
+		return nil, fmt.Errorf("the file's kind is none of text, image, binary")
+	}
+}
+
+func textFile(res dispatch.Result, out capability.FSReadOut, m callMeta, limit int) *mcp.CallToolResult {
+	body, notes := hostText(out.Text)
+	m.NextOffset, m.Truncated = out.NextOffset, out.Truncated
+	// The status line grows by what a cut adds to it.
+	room := limit - len(fileStatus(res, out, m, notes...)) - 120
+	if len(body) > room {
+		body, out = cutText(body, out, max(room, 0))
+		m.NextOffset, m.Truncated = out.NextOffset, true
+		if out.NextOffset == 0 {
+			notes = append(notes, "cut to fit: ask with a smaller limit or a larger max_output for the rest")
+		}
+	}
+	return textResult(fileStatus(res, out, m, notes...)+"\n"+body, res.Err != nil, m)
+}
+
+// cutText cuts a file's text at its end, where lines are counted after a whole line.
+func cutText(body string, out capability.FSReadOut, room int) (string, capability.FSReadOut) {
+	for room > 0 && !utf8.RuneStart(body[room]) {
+		room--
+	}
+	cut := body[:room]
+	out.NextOffset, out.NextByteOffset = 0, 0
+	if end := strings.LastIndexByte(cut, '\n'); end >= 0 && out.Unit == "lines" {
+		cut = cut[:end+1]
+		out.NextOffset = out.Offset + int64(strings.Count(cut, "\n"))
+	} else if strings.HasPrefix(out.Text, cut) { // nothing was escaped: bytes can be counted
+		out.NextByteOffset = out.ByteOffset + int64(len(cut))
+		if out.Unit == "bytes" {
+			out.NextOffset = out.NextByteOffset
+		}
+	}
+	return cut, out
+}
+
+func binaryFile(res dispatch.Result, out capability.FSReadOut, m callMeta, limit int) *mcp.CallToolResult {
+	m.NextOffset, m.Truncated = out.NextOffset, out.Truncated
+	status := fileStatus(res, out, m, "base64 of "+text.Line(orWord(out.MIME, "binary data"), 64))
+	if len(out.Data) > max(limit, capability.DefaultOutput)*4/3+4 {
+		return textResult(fmt.Sprintf("%s: the file's content is too large to be shown (%d bytes); ask for a part with unit bytes, offset and limit\n%s",
+			protocol.CodeTooLarge, out.Size, status), true, m)
+	}
+	return textResult(status+"\n"+out.Data, res.Err != nil, m)
+}
+
+func orWord(s, word string) string {
+	if s == "" {
+		return word
+	}
+	return s
+}
+
+// fileStatus is the first line of a file's text: what part it is, and how to go on.
+func fileStatus(res dispatch.Result, out capability.FSReadOut, m callMeta, notes ...string) string {
+	parts := []string{fmt.Sprintf("%d bytes in all", out.Size)}
+	unit := "line"
+	if out.Unit == "bytes" {
+		unit = "byte"
+	}
+	if out.Offset != 0 {
+		parts = append(parts, fmt.Sprintf("from %s %d", unit, out.Offset))
+	}
+	switch {
+	case out.NextOffset != 0 && unit == "byte":
+		parts = append(parts, fmt.Sprintf("more at offset %d with unit bytes", out.NextOffset))
+	case out.NextOffset != 0:
+		parts = append(parts, fmt.Sprintf("more at offset %d", out.NextOffset))
+	}
+	if out.NextByteOffset != 0 && unit == "line" {
+		parts = append(parts, fmt.Sprintf("a line was cut; it goes on at offset %d with unit bytes", out.NextByteOffset))
+	}
+	if m.SHA256 != "" {
+		parts = append(parts, "sha256 "+m.SHA256)
+	}
+	parts = append(parts, notes...)
+	return statusLine(res, parts[0], res.FinishedAt.Sub(res.CreatedAt), parts[1:]...)
+}
+
+func isSHA256(s string) bool {
+	b, err := hex.DecodeString(s)
+	return err == nil && len(b) == 32
+}

@@ -1,0 +1,135 @@
+package mcpapi
+
+import (
+	"encoding/json"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/jsonschema-go/jsonschema"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/drover-fleet/drover/protocol/capability"
+	"github.com/drover-fleet/drover/server/internal/fleet"
+)
+
+func who(id string) fleet.Principal {
+	return fleet.Principal{ID: id, Kind: fleet.KindPAT, Name: "test"}
+}
+
+func allTools(t *testing.T) []*mcp.Tool {
+	t.Helper()
+	a := New(Config{Log: testAPI().log, Version: "test"})
+	var out []*mcp.Tool
+	for _, d := range capability.All() {
+		out = append(out, a.tools[d.Name].tool)
+	}
+	for _, own := range a.serverTools {
+		out = append(out, own.tool)
+	}
+	if len(out) < 13 {
+		t.Fatalf("only %d tools", len(out))
+	}
+	return out
+}
+
+// What hosted and other clients refuse a whole list for.
+func TestToolsAreAcceptable(t *testing.T) {
+	name := regexp.MustCompile(`^[a-z][a-z0-9_]{0,39}$`)
+	for _, tool := range allTools(t) {
+		t.Run(tool.Name, func(t *testing.T) {
+			if !name.MatchString(tool.Name) || tool.Title == "" || tool.Annotations.Title != tool.Title {
+				t.Error("the name or the title")
+			}
+			if n := len(tool.Description); n < 40 || n > 2048 {
+				t.Errorf("a description of %d bytes", n)
+			}
+			b, err := json.Marshal(tool.Annotations)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, hint := range []string{"readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint"} {
+				if !strings.Contains(string(b), `"`+hint+`"`) {
+					t.Errorf("%s isn't explicit", hint)
+				}
+			}
+			for what, schema := range map[string]any{"input": tool.InputSchema, "output": tool.OutputSchema} {
+				if schema != nil {
+					checkSchema(t, what, schema.(json.RawMessage))
+				}
+			}
+		})
+	}
+}
+
+func checkSchema(t *testing.T, what string, raw json.RawMessage) {
+	t.Helper()
+	if len(raw) > 16_384 {
+		t.Errorf("the %s schema has %d bytes", what, len(raw))
+	}
+	var s jsonschema.Schema
+	if err := json.Unmarshal(raw, &s); err != nil {
+		t.Fatalf("the %s schema: %v", what, err)
+	}
+	if s.Type != "object" || s.AnyOf != nil || s.OneOf != nil || s.AllOf != nil || s.Ref != "" {
+		t.Errorf("the %s schema's root: %s", what, raw)
+	}
+	if strings.Contains(string(raw), `"null"`) || strings.Contains(string(raw), "x-mcp-header") {
+		t.Errorf("the %s schema has null or headers: %s", what, raw)
+	}
+	if _, err := s.Resolve(nil); err != nil {
+		t.Errorf("the %s schema: %v", what, err)
+	}
+	for name, p := range s.Properties {
+		if what == "input" && p.Description == "" {
+			t.Errorf("%s has no description", name)
+		}
+	}
+}
+
+func TestForwardedToolsNeedAnAgent(t *testing.T) {
+	for _, d := range capability.All() {
+		var s jsonschema.Schema
+		if err := json.Unmarshal(toolOf(d).InputSchema.(json.RawMessage), &s); err != nil {
+			t.Fatal(err)
+		}
+		p := s.Properties[agentMember]
+		if p == nil || p.Type != "string" || len(s.Required) == 0 || s.Required[0] != agentMember || p.Default != nil {
+			t.Errorf("%s: agent_id %+v, required %v", d.Name, p, s.Required)
+		}
+		if d.In.Properties[agentMember] != nil {
+			t.Errorf("%s: the definition was changed", d.Name)
+		}
+		text := d.Render != capability.RenderJSON
+		if (toolOf(d).OutputSchema == nil) != text {
+			t.Errorf("%s: an output schema, though it answers in text, or none", d.Name)
+		}
+	}
+}
+
+func TestInstructions(t *testing.T) {
+	if n := len(instructions); n > 2048 {
+		t.Errorf("%d bytes", n)
+	}
+	for _, word := range []string{"agent_id", "list_agents", "ask", "call_result", "never", "host (agent_id) in every answer"} {
+		if !strings.Contains(instructions, word) {
+			t.Errorf("nothing of %q", word)
+		}
+	}
+}
+
+// A server tool's arguments are read as strictly as a forwarded one's.
+func TestOwnArguments(t *testing.T) {
+	for _, bad := range []string{`{"Limit":1}`, `{"limit":null}`, `{"limit":"1"}`, `{"agent_id":"a"}`, `{"limit":1,"limit":2}`, `[]`, `{"labels":{"a":1}}`} {
+		var in listIn
+		if err := readArguments("list_agents", []byte(bad), &in, []string{"query", "limit"}); err == nil || fleet.AsError(err).Code != "bad_args" {
+			t.Errorf("%s: %v", bad, err)
+		}
+	}
+	for _, good := range []string{``, `null`, `{}`, `{"limit":5,"labels":{"env":"prod"},"state":"online"}`} {
+		var in listIn
+		if err := readArguments("list_agents", []byte(good), &in, nil); err != nil {
+			t.Errorf("%s: %v", good, err)
+		}
+	}
+}

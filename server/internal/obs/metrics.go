@@ -1,0 +1,79 @@
+package obs
+
+import (
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// Metrics are a server's numbers, in a registry of their own.
+type Metrics struct {
+	reg      *prometheus.Registry
+	requests *prometheus.CounterVec
+	latency  *prometheus.HistogramVec
+	calls    *prometheus.CounterVec
+	callTime *prometheus.HistogramVec
+	refusals *prometheus.CounterVec
+}
+
+// NewMetrics makes the registry with the process's own numbers and Drover's.
+func NewMetrics(version string) *Metrics {
+	// From a millisecond to the ten minutes of a long command.
+	spans := []float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600}
+	m := &Metrics{
+		reg: prometheus.NewRegistry(),
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "drover_http_requests_total", Help: "HTTP requests by method, route and status."}, []string{"method", "route", "status"}),
+		latency: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "drover_http_request_seconds", Help: "Time to answer an HTTP request, by route.", Buckets: spans}, []string{"route"}),
+		calls: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "drover_calls_total", Help: "Calls that ended, by edge, tool and final state."}, []string{"edge", "tool", "state"}),
+		callTime: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "drover_call_seconds", Help: "Time from a call's intent to its outcome, by tool.", Buckets: spans}, []string{"tool"}),
+		refusals: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "drover_refusals_total", Help: "Calls turned away before they had an id, by edge and code."}, []string{"edge", "code"}),
+	}
+	info := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "drover_build_info", Help: "Always 1; the version is a label.", ConstLabels: prometheus.Labels{"version": version}}, func() float64 { return 1 })
+	m.reg.MustRegister(m.requests, m.latency, m.calls, m.callTime, m.refusals, info,
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return m
+}
+
+// Gauge adds a number that is asked for when it's scraped, such as the agents online.
+func (m *Metrics) Gauge(name, help string, value func() float64) {
+	m.reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value))
+}
+
+// Call counts a call that ended. tool must be the name of a tool that exists: text of a
+// client never becomes a label. A nil Metrics counts nothing.
+func (m *Metrics) Call(edge, tool, state string, took time.Duration) {
+	if m == nil {
+		return
+	}
+	m.calls.WithLabelValues(edge, tool, state).Inc()
+	m.callTime.WithLabelValues(tool).Observe(took.Seconds())
+}
+
+// Refusal counts a call that was turned away. A nil Metrics counts nothing.
+func (m *Metrics) Refusal(edge, code string) {
+	if m == nil {
+		return
+	}
+	m.refusals.WithLabelValues(edge, code).Inc()
+}
+
+// Handler serves the numbers in Prometheus' text format. It lets everybody in: restapi
+// decides who may ask.
+func (m *Metrics) Handler() http.Handler {
+	return promhttp.HandlerFor(m.reg, promhttp.HandlerOpts{})
+}
+
+func (m *Metrics) request(method, route string, status int, took time.Duration) {
+	m.requests.WithLabelValues(method, route, strconv.Itoa(status)).Inc()
+	m.latency.WithLabelValues(route).Observe(took.Seconds())
+}

@@ -1,0 +1,154 @@
+// Package presence knows which agents have a live tunnel to this replica. Every connection
+// has an epoch from the store; only the owner of an agent's current epoch can end its
+// presence, so that an old connection's late close never unregisters a new one.
+package presence
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/drover-fleet/drover/server/internal/dispatch"
+	"github.com/drover-fleet/drover/server/internal/fleet"
+)
+
+// Session is a live tunnel.
+type Session interface {
+	dispatch.Caller
+	// Alive tells that it hasn't ended.
+	Alive() bool
+	// Ping waits for a sign of life.
+	Ping(ctx context.Context) error
+	// Close ends it at once; the peer is told the code and the reason.
+	Close(code int, reason string)
+	// Goodbye ends it after telling the peer when to come back.
+	Goodbye(reason string, retryAfter time.Duration)
+}
+
+// Entry is one agent's present tunnel.
+type Entry struct {
+	Agent      fleet.AgentID
+	Generation int64
+	Epoch      int64
+	Instance   string // of the agent's process
+	Since      time.Time
+	Session    Session
+}
+
+// Registry holds the entries. The zero value isn't usable; New makes one.
+type Registry struct {
+	mu      sync.RWMutex
+	entries map[fleet.AgentID]Entry
+	watch   func(id fleet.AgentID, online bool)
+	drained bool
+}
+
+// New makes an empty registry. watch, if not nil, hears of each agent that comes online or
+// goes offline; it must not block and must not call the registry.
+func New(watch func(id fleet.AgentID, online bool)) *Registry {
+	if watch == nil {
+		watch = func(fleet.AgentID, bool) {}
+	}
+	return &Registry{entries: map[fleet.AgentID]Entry{}, watch: watch}
+}
+
+// Register makes e the agent's present tunnel and returns the one that it replaced, if
+// any. It's refused (ok false) when an entry with a higher epoch is there, or after Drain.
+func (r *Registry) Register(e Entry) (old Entry, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	old, had := r.entries[e.Agent]
+	if r.drained || had && old.Epoch >= e.Epoch {
+		return Entry{}, false
+	}
+	r.entries[e.Agent] = e
+	if !had {
+		r.watch(e.Agent, true)
+	}
+	return old, true
+}
+
+// Unregister ends the presence of exactly this epoch; false when another one is present.
+func (r *Registry) Unregister(id fleet.AgentID, epoch int64) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if e, ok := r.entries[id]; !ok || e.Epoch != epoch {
+		return false
+	}
+	delete(r.entries, id)
+	r.watch(id, false)
+	return true
+}
+
+// Lookup returns the agent's live tunnel.
+func (r *Registry) Lookup(id fleet.AgentID) (Entry, bool) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	e, ok := r.entries[id]
+	return e, ok && e.Session.Alive()
+}
+
+// Route implements dispatch.Router: the tunnel of exactly this agent and generation.
+func (r *Registry) Route(id fleet.AgentID, generation int64) (dispatch.Caller, bool) {
+	e, ok := r.Lookup(id)
+	if !ok || e.Generation != generation {
+		return nil, false
+	}
+	return e.Session, true
+}
+
+// State tells whether the agent is online here, since when and with which epoch.
+func (r *Registry) State(id fleet.AgentID) (online bool, since time.Time, epoch int64) {
+	e, ok := r.Lookup(id)
+	if !ok {
+		return false, time.Time{}, 0
+	}
+	return true, e.Since, e.Epoch
+}
+
+// List returns the live tunnels, by agent id.
+func (r *Registry) List() []Entry {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	out := make([]Entry, 0, len(r.entries))
+	for _, e := range r.entries {
+		if e.Session.Alive() {
+			out = append(out, e)
+		}
+	}
+	slices.SortFunc(out, func(a, b Entry) int { return cmp.Compare(a.Agent, b.Agent) })
+	return out
+}
+
+// Len counts the tunnels, for metrics.
+func (r *Registry) Len() int {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return len(r.entries)
+}
+
+// CloseAgent ends the agent's tunnel, if it has one, telling it the code and the reason.
+func (r *Registry) CloseAgent(id fleet.AgentID, code int, reason string) bool {
+	e, ok := r.Lookup(id)
+	if ok {
+		e.Session.Close(code, reason)
+	}
+	return ok
+}
+
+// Drain ends every tunnel in order and refuses new ones: the server stops. retryAfter
+// gives each agent its own time to come back.
+func (r *Registry) Drain(reason string, retryAfter func() time.Duration) {
+	r.mu.Lock()
+	r.drained = true
+	all := make([]Entry, 0, len(r.entries))
+	for _, e := range r.entries {
+		all = append(all, e)
+	}
+	r.mu.Unlock()
+	for _, e := range all {
+		e.Session.Goodbye(reason, retryAfter())
+	}
+}

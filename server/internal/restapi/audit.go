@@ -1,0 +1,68 @@
+package restapi
+
+import (
+	"context"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/server/internal/fleet"
+	"github.com/drover-fleet/drover/server/internal/store"
+)
+
+// Store keeps agents, calls and the record: store.DB. Errors are *fleet.Error.
+type Store interface {
+	// SetAgent changes labels (nil: as they are) and description (nil: as it is).
+	SetAgent(ctx context.Context, id fleet.AgentID, labels map[string]string, description *string, ev fleet.AdminEvent) error
+	Calls(ctx context.Context, f store.CallFilter) (calls []fleet.Call, next string, err error)
+	Records(ctx context.Context, f store.RecordFilter) (rows []store.Record, next string, err error)
+	Ping(ctx context.Context) error
+}
+
+// AuditRow is one row of the record.
+type AuditRow struct {
+	ID        string         `json:"id"`
+	At        time.Time      `json:"at"`
+	Kind      string         `json:"kind" enum:"intent,outcome,refusal,admin"`
+	CallID    string         `json:"call_id,omitzero"`
+	AgentID   string         `json:"agent_id,omitzero" doc:"In refusals as the caller gave it."`
+	Principal string         `json:"principal,omitzero" doc:"Absent when unauthenticated."`
+	Body      jsontext.Value `json:"body" doc:"The row itself."`
+	Leaf      string         `json:"leaf" doc:"SHA-256 of 0x00 and the row's exact bytes, base64url."`
+}
+
+type listAuditIn struct {
+	Kind    string `query:"kind" enum:"intent,outcome,refusal,admin" doc:"Only rows of this kind."`
+	AgentID string `query:"agent_id" maxLength:"63" doc:"Only rows about this agent."`
+	CallID  string `query:"call_id" maxLength:"64" doc:"Only rows about this call."`
+	Limit   int    `query:"limit" minimum:"1" maximum:"200" default:"50" doc:"How many."`
+	Cursor  string `query:"cursor" maxLength:"200" doc:"next_cursor of the page before."`
+}
+
+type auditList struct {
+	Body AuditList
+}
+
+// AuditList is a page of the record, the newest first.
+type AuditList struct {
+	Rows       []AuditRow `json:"rows"`
+	NextCursor string     `json:"next_cursor,omitzero"`
+}
+
+func (a *API) listAudit(ctx context.Context, _ fleet.Principal, in *listAuditIn) (*auditList, error) {
+	rows, next, err := a.Store.Records(ctx, store.RecordFilter{
+		Kind: store.Kind(in.Kind), Agent: in.AgentID, CallID: fleet.CallID(in.CallID), Before: in.Cursor, Limit: in.Limit,
+	})
+	if err != nil {
+		return nil, err
+	}
+	out := AuditList{Rows: []AuditRow{}, NextCursor: next}
+	for _, r := range rows {
+		out.Rows = append(out.Rows, AuditRow{
+			ID: r.ID, At: r.At.UTC(), Kind: string(r.Kind), CallID: string(r.CallID), AgentID: r.Agent, Principal: r.Principal,
+			Body: jsontext.Value(r.Body), Leaf: protocol.B64(r.Leaf),
+		})
+	}
+	return &auditList{Body: out}, nil
+}

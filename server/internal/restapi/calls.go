@@ -1,0 +1,232 @@
+package restapi
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/capability"
+	"github.com/drover-fleet/drover/protocol/text"
+	"github.com/drover-fleet/drover/server/internal/dispatch"
+	"github.com/drover-fleet/drover/server/internal/fleet"
+	"github.com/drover-fleet/drover/server/internal/store"
+)
+
+// MaxWait bounds wait_seconds: proxies cut answers that take longer.
+const MaxWait = 300
+
+// CallRequest asks for one call. agent_id is taken as it stands: dispatch judges it, so that
+// a wrong one is refused and recorded the same way on every interface.
+type CallRequest struct {
+	AgentID        jsontext.Value `json:"agent_id,omitzero" doc:"The exact id of the agent. Required; nothing else selects a host."`
+	Tool           string         `json:"tool" maxLength:"40" doc:"The tool's name, such as shell_exec."`
+	Args           jsontext.Value `json:"args,omitzero" doc:"The tool's arguments, without agent_id; see list-tools."`
+	WaitSeconds    int            `json:"wait_seconds,omitzero" minimum:"1" maximum:"300" doc:"How long to wait for the end; 50 when absent. The call goes on after it."`
+	IdempotencyKey string         `json:"idempotency_key,omitzero" maxLength:"128" doc:"A call with the same key is the same call: it runs once. With other arguments it's a conflict."`
+}
+
+// Call is a call's end, or where it stands.
+type Call struct {
+	CallID     string         `json:"call_id"`
+	AgentID    string         `json:"agent_id" doc:"Where it ran."`
+	RunAs      string         `json:"run_as,omitzero" doc:"The user it ran as."`
+	Tool       string         `json:"tool"`
+	State      string         `json:"state" enum:"pending_approval,queued,dispatched,running,succeeded,failed,denied,expired,cancelled,timed_out,not_started,outcome_unknown" doc:"The first four are open, the others final."`
+	Result     jsontext.Value `json:"result,omitzero" doc:"The tool's result. A call that failed may have one too."`
+	Error      *CallError     `json:"error,omitzero" doc:"Absent for succeeded and for open calls."`
+	Joined     bool           `json:"joined,omitzero" doc:"This was an earlier call with the same key."`
+	CreatedAt  time.Time      `json:"created_at,omitzero"`
+	FinishedAt time.Time      `json:"finished_at,omitzero"`
+}
+
+type createCallIn struct {
+	UserAgent string `header:"User-Agent" hidden:"true"`
+	Body      CallRequest
+}
+
+type callOut struct {
+	Status int
+	Body   Call
+}
+
+func (a *API) createCall(ctx context.Context, who fleet.Principal, in *createCallIn) (*callOut, error) {
+	b, client := in.Body, clientName(in.UserAgent)
+	if b.WaitSeconds < 0 || b.WaitSeconds > MaxWait {
+		fe := fleet.Errorf(protocol.CodeBadArgs, "wait_seconds must be 1 to %d", MaxWait)
+		a.Dispatch.Refuse(who, fleet.Refusal{Client: client, Edge: edgeName, Code: fe.Code, Message: fe.Message})
+		return nil, fe
+	}
+	res, err := a.Dispatch.Call(ctx, who, dispatch.Request{
+		Tool: b.Tool, Agent: b.AgentID, Args: b.Args, Wait: time.Duration(b.WaitSeconds) * time.Second,
+		Key: b.IdempotencyKey, Client: client, Edge: edgeName,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return callAnswer(res), nil
+}
+
+// edgeName is this interface's name in the record.
+const edgeName = "rest"
+
+// callAnswer is 200 for a call that has ended, however it did, and 202 for an open one.
+func callAnswer(r dispatch.Result) *callOut {
+	out := &callOut{Status: http.StatusAccepted, Body: Call{
+		CallID: string(r.CallID), AgentID: string(r.Agent), RunAs: r.RunAs, Tool: r.Tool, State: string(r.State),
+		Result: r.Output, Error: callError(r.Err), Joined: r.Joined, CreatedAt: r.CreatedAt.UTC(), FinishedAt: r.FinishedAt.UTC(),
+	}}
+	if r.State.Final() {
+		out.Status = http.StatusOK
+	}
+	return out
+}
+
+type callPath struct {
+	CallID string `path:"call_id" maxLength:"64" doc:"The call's id."`
+}
+
+type showCallIn struct {
+	CallID      string `path:"call_id" maxLength:"64" doc:"The call's id."`
+	WaitSeconds int    `query:"wait_seconds" minimum:"0" maximum:"300" doc:"How long to wait for the end."`
+}
+
+func (a *API) showCall(ctx context.Context, who fleet.Principal, in *showCallIn) (*callOut, error) {
+	r, err := a.Dispatch.Result(ctx, who, fleet.CallID(in.CallID), time.Duration(in.WaitSeconds)*time.Second)
+	if err != nil {
+		return nil, err
+	}
+	return callAnswer(r), nil
+}
+
+func (a *API) cancelCall(ctx context.Context, who fleet.Principal, in *callPath) (*callOut, error) {
+	r, err := a.Dispatch.Cancel(ctx, who, fleet.CallID(in.CallID))
+	if err != nil {
+		return nil, err
+	}
+	return callAnswer(r), nil
+}
+
+// CallSummary is a call in a list: who called what, and how it ended, without its result.
+type CallSummary struct {
+	CallID     string         `json:"call_id"`
+	AgentID    string         `json:"agent_id"`
+	Tool       string         `json:"tool"`
+	Args       jsontext.Value `json:"args" doc:"As recorded: members that may hold secrets are replaced by their length."`
+	State      string         `json:"state"`
+	Error      *CallError     `json:"error,omitzero"`
+	ExitCode   *int           `json:"exit_code,omitzero"`
+	Principal  string         `json:"principal" doc:"Who called, such as pat:ID."`
+	Name       string         `json:"name" doc:"The principal's name then."`
+	Client     string         `json:"client,omitzero" doc:"The client's own word for itself; unverified."`
+	Edge       string         `json:"edge" doc:"mcp, rest or system."`
+	CreatedAt  time.Time      `json:"created_at"`
+	FinishedAt time.Time      `json:"finished_at,omitzero"`
+	TookUS     int64          `json:"took_us,omitzero" doc:"Microseconds on the host."`
+}
+
+type listCallsIn struct {
+	AgentID string `query:"agent_id" maxLength:"63" doc:"Only calls of this agent."`
+	Tool    string `query:"tool" maxLength:"40" doc:"Only calls of this tool."`
+	State   string `query:"state" enum:"pending_approval,queued,dispatched,running,succeeded,failed,denied,expired,cancelled,timed_out,not_started,outcome_unknown" doc:"Only calls in this state."`
+	Limit   int    `query:"limit" minimum:"1" maximum:"200" default:"50" doc:"How many."`
+	Cursor  string `query:"cursor" maxLength:"200" doc:"next_cursor of the page before."`
+}
+
+type callList struct {
+	Body CallList
+}
+
+// CallList is a page of calls, the newest first.
+type CallList struct {
+	Calls      []CallSummary `json:"calls"`
+	NextCursor string        `json:"next_cursor,omitzero"`
+}
+
+func (a *API) listCalls(ctx context.Context, who fleet.Principal, in *listCallsIn) (*callList, error) {
+	f := store.CallFilter{
+		Agent: fleet.AgentID(in.AgentID), Tool: in.Tool, State: fleet.State(in.State), Before: in.Cursor, Limit: in.Limit,
+	}
+	if !who.Admin {
+		f.Principal = who.ID
+	}
+	calls, next, err := a.Store.Calls(ctx, f)
+	if err != nil {
+		return nil, err
+	}
+	out := CallList{Calls: []CallSummary{}, NextCursor: next}
+	for _, c := range calls {
+		out.Calls = append(out.Calls, summary(c))
+	}
+	return &callList{Body: out}, nil
+}
+
+func summary(c fleet.Call) CallSummary {
+	s := CallSummary{
+		CallID: string(c.ID), AgentID: string(c.Agent), Tool: c.Tool, Args: c.Args, State: string(c.State), ExitCode: c.ExitCode,
+		Principal: c.Principal, Name: c.Name, Client: c.Client, Edge: c.Edge,
+		CreatedAt: c.CreatedAt.UTC(), FinishedAt: c.FinishedAt.UTC(), TookUS: c.TookUS,
+	}
+	if c.Code != "" {
+		s.Error = &CallError{Code: string(c.Code), Reason: c.Reason, Message: c.Message}
+	}
+	return s
+}
+
+// Tool is a tool that the caller may use.
+type Tool struct {
+	Name         string         `json:"name"`
+	Title        string         `json:"title"`
+	Description  string         `json:"description"`
+	Effect       string         `json:"effect" enum:"read_only,standard_change,normal_change"`
+	Render       string         `json:"render" enum:"json,process,file" doc:"How its result is shown: process results have stdout, stderr and exit_code."`
+	Timeout      int            `json:"timeout_seconds" doc:"The time limit when none is given."`
+	InputSchema  jsontext.Value `json:"input_schema" doc:"JSON schema of args."`
+	OutputSchema jsontext.Value `json:"output_schema" doc:"JSON schema of result."`
+}
+
+type toolList struct {
+	Body ToolList
+}
+
+// ToolList is all the tools that the caller may use.
+type ToolList struct {
+	Tools []Tool `json:"tools"`
+}
+
+func (a *API) listTools(_ context.Context, who fleet.Principal, _ *nothing) (*toolList, error) {
+	out := ToolList{Tools: []Tool{}}
+	for _, d := range a.Dispatch.Tools(who) {
+		t, err := toolOf(d)
+		if err != nil {
+			return nil, err
+		}
+		out.Tools = append(out.Tools, t)
+	}
+	return &toolList{Body: out}, nil
+}
+
+func toolOf(d *capability.Definition) (Tool, error) {
+	in, err := d.In.MarshalJSON()
+	if err != nil {
+		return Tool{}, fleet.Wrap(protocol.CodeInternal, err, "a schema of Drover's is damaged")
+	}
+	out, err := d.Out.MarshalJSON()
+	if err != nil {
+		return Tool{}, fleet.Wrap(protocol.CodeInternal, err, "a schema of Drover's is damaged")
+	}
+	return Tool{
+		Name: d.Name, Title: d.Title, Description: d.Doc, Effect: string(d.Effect), Render: string(d.Render),
+		Timeout: d.Timeout, InputSchema: in, OutputSchema: out,
+	}, nil
+}
+
+// clientName is a caller's own word for itself, for the record.
+func clientName(userAgent string) string {
+	if userAgent == "" {
+		return edgeName
+	}
+	return text.Line(userAgent, 128)
+}

@@ -1,0 +1,170 @@
+package restapi
+
+import (
+	"context"
+	"net/http"
+	"strings"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humachi"
+	"github.com/go-json-experiment/json"
+
+	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/text"
+	"github.com/drover-fleet/drover/server/internal/edge"
+	"github.com/drover-fleet/drover/server/internal/fleet"
+)
+
+// Problem is the body of every answer that is an error.
+type Problem struct {
+	Error CallError `json:"error"`
+}
+
+// CallError is an error with its code.
+type CallError struct {
+	Code    string `json:"code" doc:"A stable word, the same on every interface of Drover."`
+	Reason  string `json:"reason,omitzero" doc:"A stable word that says more, such as enoent for tool_failed."`
+	Message string `json:"message" doc:"What happened and what to do next, for people."`
+}
+
+func callError(e *fleet.Error) *CallError {
+	if e == nil {
+		return nil
+	}
+	return &CallError{Code: string(e.Code), Reason: e.Reason, Message: e.Message}
+}
+
+// refusal is a *fleet.Error as the HTTP library wants errors: with a status.
+type refusal struct{ fe *fleet.Error }
+
+// Error implements error.
+func (r refusal) Error() string { return r.fe.Error() }
+
+// GetStatus implements huma.StatusError.
+func (r refusal) GetStatus() int { return edge.Status(r.fe.Code) }
+
+// fail turns a handler's error into an answer; what isn't for the caller goes to the log.
+func (a *API) fail(op string, err error) error {
+	fe := fleet.AsError(err)
+	if fe.Err != nil {
+		a.Log.Warn("request failed", "operation", op, "code", fe.Code, "err", fe.Err)
+	}
+	return refusal{fe}
+}
+
+// answer is one request's context in the HTTP library: it carries the principal, and lets
+// rewrite choose the status of an error that the library made itself.
+type answer struct {
+	inner
+	ctx    context.Context
+	who    fleet.Principal
+	status int
+}
+
+type inner huma.Context
+
+// Context returns the request's context, with the principal.
+func (a *answer) Context() context.Context { return a.ctx }
+
+// Unwrap lets the adapter find its own context.
+func (a *answer) Unwrap() huma.Context { return a.inner }
+
+// SetHeader keeps the one media type of answers: the library has another for its errors.
+func (a *answer) SetHeader(name, value string) {
+	if value == "application/problem+json" {
+		value = "application/json"
+	}
+	a.inner.SetHeader(name, value)
+}
+
+// SetStatus writes the status that rewrite chose, or else code.
+func (a *answer) SetStatus(code int) {
+	if a.status != 0 {
+		code = a.status
+	}
+	a.inner.SetStatus(code)
+}
+
+// rewrite gives every error Drover's own form. The library's would repeat the values that
+// it refused.
+func (a *API) rewrite(ctx huma.Context, _ string, v any) (any, error) {
+	switch e := v.(type) {
+	case refusal:
+		return Problem{*callError(e.fe)}, nil
+	case *huma.ErrorModel:
+		fe, status := fromLibrary(e)
+		ans, ok := ctx.(*answer)
+		if ok {
+			ans.status = status
+			if ctx.Operation().OperationID == "create-call" {
+				a.Dispatch.Refuse(ans.who, fleet.Refusal{Client: clientName(ctx.Header("User-Agent")), Edge: edgeName, Code: fe.Code, Message: fe.Message})
+			}
+		}
+		return Problem{*callError(fe)}, nil
+	default:
+		return v, nil
+	}
+}
+
+// fromLibrary words an error that the HTTP library found in a request.
+func fromLibrary(e *huma.ErrorModel) (*fleet.Error, int) {
+	switch {
+	case e.Status == http.StatusRequestEntityTooLarge:
+		return fleet.Errorf(protocol.CodeTooLarge, "the body is too large; send less in one request"), e.Status
+	case e.Status == http.StatusRequestTimeout:
+		return fleet.Errorf(protocol.CodeBadArgs, "the body did not arrive in time"), e.Status
+	case e.Status >= 500:
+		return fleet.Errorf(protocol.CodeInternal, "Drover failed inside; the server's log has the cause"), e.Status
+	}
+	msg := e.Detail
+	for _, d := range e.Errors {
+		if d == nil {
+			continue
+		}
+		where, name, _ := strings.Cut(d.Location, ".")
+		switch where {
+		case "query", "path":
+			msg = "the " + where + " parameter " + text.Quote(name, 64) + ": " + d.Message
+		default:
+			msg = "the body was refused: " + d.Message
+		}
+		break
+	}
+	return fleet.Errorf(protocol.CodeBadArgs, "%s", msg), edge.Status(protocol.CodeBadArgs)
+}
+
+// guard decides whether the caller may use the operation at all, before a body is read.
+func (a *API) guard(op operation) func(huma.Context, func(huma.Context)) {
+	return func(ctx huma.Context, next func(huma.Context)) {
+		r, w := humachi.Unwrap(ctx)
+		ans := &answer{inner: ctx, ctx: r.Context()}
+		if op.need != public {
+			who, err := a.Identify(r)
+			if err == nil && op.need == admin && !who.Admin {
+				err = fleet.Errorf(protocol.CodeDenied, "this needs an administrator's token (drover pat create --admin)")
+			}
+			if err != nil {
+				a.refuse(w, r, op, who, fleet.AsError(err))
+				return
+			}
+			ans.who, ans.ctx = who, edge.WithPrincipal(r.Context(), who)
+		}
+		next(ans)
+	}
+}
+
+func (a *API) refuse(w http.ResponseWriter, r *http.Request, op operation, who fleet.Principal, fe *fleet.Error) {
+	if fe.Code == protocol.CodeUnauthenticated {
+		edge.Challenge(w.Header(), r)
+	}
+	if op.id == "create-call" {
+		a.Dispatch.Refuse(who, fleet.Refusal{Client: clientName(r.UserAgent()), Edge: edgeName, Code: fe.Code, Message: fe.Message})
+	}
+	edge.WriteError(w, fe)
+}
+
+func writeProblem(w http.ResponseWriter, status int, e *fleet.Error) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.MarshalWrite(w, Problem{*callError(e)}) // a client that is gone needs no answer
+}

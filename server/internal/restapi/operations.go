@@ -1,0 +1,153 @@
+package restapi
+
+import (
+	"context"
+	"net/http"
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/server/internal/edge"
+	"github.com/drover-fleet/drover/server/internal/fleet"
+)
+
+// need is what a caller must be to use an operation. The zero need is none: a test fails.
+type need int
+
+const (
+	undecided     need = iota
+	public             // anybody
+	authenticated      // a valid credential; the operation narrows by its grant
+	admin              // a credential with --admin
+)
+
+type operation struct {
+	id, method, path string
+	need             need
+	tag, summary     string
+	doc              string
+}
+
+// operations is the API at a glance, and who may use what.
+func operations() []operation {
+	return []operation{
+		{"whoami", http.MethodGet, "/whoami", authenticated, "session", "Who you are", "The principal behind the credential, and its grant."},
+		{"list-tools", http.MethodGet, "/tools", authenticated, "calls", "List tools", "The tools that the credential may use, with the JSON schema of their arguments."},
+
+		{"list-agents", http.MethodGet, "/agents", authenticated, "agents", "List agents", "The agents in the credential's scope, online or not, by id."},
+		{"show-agent", http.MethodGet, "/agents/{agent_id}", authenticated, "agents", "Show an agent", "Unknown, removed and out of scope can't be told apart."},
+		{"set-agent", http.MethodPatch, "/agents/{agent_id}", admin, "agents", "Set labels and description", "Members that are absent stay as they are. labels replaces all labels."},
+		{"remove-agent", http.MethodDelete, "/agents/{agent_id}", admin, "agents", "Remove an agent", "Its key is refused from now on and its id is never given out again."},
+
+		{"create-call", http.MethodPost, "/calls", authenticated, "calls", "Run a tool on one agent", "Answers 200 with the call once it has ended, 202 with the open call after wait_seconds; then ask show-call."},
+		{"list-calls", http.MethodGet, "/calls", authenticated, "calls", "List calls", "The caller's own calls, the newest first; an administrator sees all."},
+		{"show-call", http.MethodGet, "/calls/{call_id}", authenticated, "calls", "Show a call", "Waits up to wait_seconds for its end."},
+		{"cancel-call", http.MethodPost, "/calls/{call_id}/cancel", authenticated, "calls", "Cancel a call", "Answers when the work on the host is dead, or after a while with the open call."},
+
+		{"create-pat", http.MethodPost, "/pats", admin, "pats", "Create a personal access token", "The answer holds the token, this once. Neither agents nor tools have a default."},
+		{"list-pats", http.MethodGet, "/pats", admin, "pats", "List personal access tokens", "The newest first; revoked and expired ones too. Never the tokens themselves."},
+		{"revoke-pat", http.MethodDelete, "/pats/{pat_id}", admin, "pats", "Revoke a personal access token", "It's refused from now on, and what runs with it is ended."},
+
+		{"create-enrolment", http.MethodPost, "/enrolments", admin, "enrolments", "Create an enrolment token", "A right to register one host's key under an agent id, once. The answer holds the token, this once."},
+		{"list-enrolments", http.MethodGet, "/enrolments", admin, "enrolments", "List enrolment tokens", "The newest first; used, revoked and expired ones too. Never the tokens themselves."},
+		{"revoke-enrolment", http.MethodDelete, "/enrolments/{enrolment_id}", admin, "enrolments", "Revoke an enrolment token", "A host that enrolled with it stays."},
+
+		{"list-audit", http.MethodGet, "/audit", admin, "audit", "List the record", "Intents, outcomes, refusals and administrative changes, the newest first."},
+	}
+}
+
+// register attaches every operation. One that the table lacks panics, one without handler
+// is found by a test.
+func (a *API) register() {
+	handle(a, "whoami", a.whoami)
+	handle(a, "list-tools", a.listTools)
+	handle(a, "list-agents", a.listAgents)
+	handle(a, "show-agent", a.showAgent)
+	handle(a, "set-agent", a.setAgent)
+	handle(a, "remove-agent", a.removeAgent)
+	handle(a, "create-call", a.createCall)
+	handle(a, "list-calls", a.listCalls)
+	handle(a, "show-call", a.showCall)
+	handle(a, "cancel-call", a.cancelCall)
+	handle(a, "create-pat", a.createPAT)
+	handle(a, "list-pats", a.listPATs)
+	handle(a, "revoke-pat", a.revokePAT)
+	handle(a, "create-enrolment", a.createEnrolment)
+	handle(a, "list-enrolments", a.listEnrolments)
+	handle(a, "revoke-enrolment", a.revokeEnrolment)
+	handle(a, "list-audit", a.listAudit)
+	a.amend()
+}
+
+// handle registers one operation of the table.
+func handle[I, O any](a *API, id string, h func(context.Context, fleet.Principal, *I) (*O, error)) {
+	var op operation
+	for _, o := range operations() {
+		if o.id == id {
+			op = o
+		}
+	}
+	if op.need == undecided {
+		panic("restapi: nobody decided who may use the operation " + id)
+	}
+	problem := a.huma.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[Problem](), true, "Problem")
+	h0 := huma.Operation{
+		OperationID: op.id, Method: op.method, Path: op.path, Summary: op.summary, Description: op.doc, Tags: []string{op.tag},
+		Middlewares: huma.Middlewares{a.guard(op)}, MaxBodyBytes: maxBody, BodyReadTimeout: 30 * time.Second,
+		// The strict decoder has the last word on bodies, see unmarshal.
+		SkipValidateBody: true,
+		Responses: map[string]*huma.Response{"default": {Description: "An error, with its code.",
+			Content: map[string]*huma.MediaType{"application/json": {Schema: problem}}}},
+	}
+	if op.need != public {
+		h0.Security = []map[string][]string{{"pat": {}}, {"session": {}}}
+	}
+	if id == "create-call" {
+		// A read deadline would end the request's context while the call is waited for.
+		h0.MaxBodyBytes, h0.BodyReadTimeout = maxCallBody, -1
+	}
+	huma.Register(a.huma, h0, func(ctx context.Context, in *I) (*O, error) {
+		who, _ := edge.Principal(ctx)
+		out, err := h(ctx, who, in)
+		switch {
+		case err != nil && ctx.Err() != nil:
+			// Nobody waits for this answer any more, and nothing failed: a call goes on.
+			return nil, refusal{fleet.Errorf(protocol.CodeUnavailable, "the request was ended before its answer")}
+		case err != nil:
+			return nil, a.fail(id, err)
+		}
+		return out, nil
+	})
+}
+
+// amend corrects what the library can't know: raw members, that null is nowhere accepted or
+// sent, that answers may get new members, and that its own error types aren't used.
+func (a *API) amend() {
+	schemas := a.huma.OpenAPI().Components.Schemas.Map()
+	delete(schemas, "ErrorModel")
+	delete(schemas, "ErrorDetail")
+	bodies := []string{"CallRequest", "AgentChange", "PATRequest", "EnrolmentRequest"}
+	for name, s := range schemas {
+		if !slices.Contains(bodies, name) {
+			s.AdditionalProperties = nil
+		}
+		for _, p := range s.Properties {
+			p.Nullable = false
+		}
+	}
+	set := func(schema, member string, s *huma.Schema) {
+		s.Description = schemas[schema].Properties[member].Description
+		schemas[schema].Properties[member] = s
+	}
+	set("CallRequest", "agent_id", &huma.Schema{Type: "string", Pattern: "^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"})
+	set("CallRequest", "args", &huma.Schema{Type: "object", AdditionalProperties: true})
+	schemas["CallRequest"].Required = []string{"agent_id", "tool"}
+	set("Call", "result", &huma.Schema{})
+	set("CallSummary", "args", &huma.Schema{Type: "object", AdditionalProperties: true})
+	set("Tool", "input_schema", &huma.Schema{Type: "object", AdditionalProperties: true})
+	set("Tool", "output_schema", &huma.Schema{Type: "object", AdditionalProperties: true})
+	set("AuditRow", "body", &huma.Schema{})
+}

@@ -1,0 +1,232 @@
+package restapi
+
+import (
+	"context"
+	"crypto/ed25519"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/capability"
+	"github.com/drover-fleet/drover/server/internal/authn"
+	"github.com/drover-fleet/drover/server/internal/dispatch"
+	"github.com/drover-fleet/drover/server/internal/enroll"
+	"github.com/drover-fleet/drover/server/internal/fleet"
+	"github.com/drover-fleet/drover/server/internal/store"
+)
+
+// world is the API over a real store, dispatcher and enrolment. Only the far end of the
+// tunnel is played by the test.
+type world struct {
+	t      *testing.T
+	db     *store.DB
+	tokens *authn.Service
+	enrol  *enroll.Service
+	hosts  *hosts
+	url    string
+}
+
+// hosts plays the agents' ends of the tunnels.
+type hosts struct {
+	mu     sync.Mutex
+	online map[fleet.AgentID]bool
+	ran    []string // tool and arguments, in order
+	// answer makes the response; nil: an empty success.
+	answer func(ctx context.Context, req *protocol.Request) *protocol.Response
+}
+
+func (h *hosts) Route(id fleet.AgentID, _ int64) (dispatch.Caller, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h, h.online[id]
+}
+
+func (h *hosts) Call(ctx context.Context, req *protocol.Request, _ func(protocol.Progress)) (*protocol.Response, error) {
+	h.mu.Lock()
+	h.ran = append(h.ran, req.Tool+" "+string(req.Args))
+	answer := h.answer
+	h.mu.Unlock()
+	if answer != nil {
+		return answer(ctx, req), nil
+	}
+	return &protocol.Response{Type: protocol.TypeResponse, ID: req.ID, Result: jsontext.Value(processOK), TookUS: 7}, nil
+}
+
+func (h *hosts) executed() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.ran)
+}
+
+const processOK = `{"exit_code":0,"stdout":"hi\n","stderr":"","stdout_bytes":3,"stderr_bytes":0,"duration_ms":1}`
+
+func newWorld(t *testing.T, change func(*Config)) *world {
+	t.Helper()
+	log := slog.New(slog.DiscardHandler)
+	db, err := store.Open(t.Context(), store.Config{DataDir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{t: t, db: db, tokens: authn.New(db), hosts: &hosts{online: map[fleet.AgentID]bool{}}}
+	_, key, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.enrol = enroll.New(enroll.Config{Store: db, ServerKey: key})
+	d := dispatch.New(dispatch.Config{
+		Store: db, Router: w.hosts, Alive: func(string) bool { return true }, Log: log,
+		Online: func(id fleet.AgentID) (bool, time.Time) {
+			_, ok := w.hosts.Route(id, 1)
+			return ok, time.Time{}
+		},
+	})
+	c := Config{Dispatch: d, PATs: w.tokens, Enrolment: w.enrol, Store: db, Version: "test", Log: log}
+	if change != nil {
+		change(&c)
+	}
+	api, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := httptest.NewServer(api)
+	w.url = srv.URL
+	t.Cleanup(func() {
+		srv.Close()
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		d.Drain(ctx)
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return w
+}
+
+// agent registers an agent that offers every tool, and puts it online.
+func (w *world) agent(id fleet.AgentID, labels map[string]string) {
+	w.t.Helper()
+	ctx := w.t.Context()
+	_, tok, err := w.enrol.Create(ctx, "system:test", enroll.Spec{Agent: string(id), Labels: labels})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	pub, _, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if _, _, err = w.db.Enrol(ctx, enroll.Enrolment{TokenID: tok.ID, Key: pub, At: time.Now()}, fleet.AdminEvent{Principal: "system:test", Action: "enroll.use", At: time.Now()}); err != nil {
+		w.t.Fatal(err)
+	}
+	epoch, _, err := w.db.NextEpoch(ctx, id, 1, "i", 0)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	var caps []protocol.Capability
+	for _, d := range capability.All() {
+		caps = append(caps, protocol.Capability{Name: d.Name, Version: d.Version})
+	}
+	facts := protocol.Facts{Hostname: "host-of-" + string(id), OS: "linux", OSVersion: "Debian 12", Arch: "amd64", RunAs: "root", AgentVersion: "1"}
+	if err := w.db.UpdateFacts(ctx, id, epoch, facts, caps); err != nil {
+		w.t.Fatal(err)
+	}
+	w.hosts.mu.Lock()
+	w.hosts.online[id] = true
+	w.hosts.mu.Unlock()
+}
+
+// pat makes a token.
+func (w *world) pat(name string, admin bool, agents fleet.AgentSet, tools fleet.ToolSet) string {
+	w.t.Helper()
+	token, _, err := w.tokens.CreatePAT(w.t.Context(), authn.System("test"), authn.NewPAT{Name: name, Admin: admin, Grant: fleet.Grant{Agents: agents, Tools: tools}})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return token
+}
+
+var everyAgent, everyTool = fleet.AgentSet{All: true}, fleet.ToolSet{All: true}
+
+// answerOf is a response's status, headers and body.
+type answerOf struct {
+	status int
+	header http.Header
+	body   string
+}
+
+// do sends a request; headers are given as name, value.
+func (w *world) do(method, path, token, body string, headers ...string) answerOf {
+	w.t.Helper()
+	req, err := http.NewRequestWithContext(w.t.Context(), method, w.url+path, strings.NewReader(body))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if body == "" {
+		req.Body, req.ContentLength = nil, 0
+	} else {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	for i := 0; i < len(headers); i += 2 {
+		req.Header.Set(headers[i], headers[i+1])
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return answerOf{resp.StatusCode, resp.Header, string(b)}
+}
+
+// code is the error code in an answer, "" if there's none.
+func (a answerOf) code() string {
+	var p Problem
+	if json.Unmarshal([]byte(a.body), &p) != nil {
+		return ""
+	}
+	return p.Error.Code
+}
+
+func decode[T any](t *testing.T, a answerOf) T {
+	t.Helper()
+	var v T
+	if err := json.Unmarshal([]byte(a.body), &v); err != nil {
+		t.Fatalf("HTTP %d: %s: %v", a.status, a.body, err)
+	}
+	return v
+}
+
+// refusals counts the refusals in the record, by code.
+func (w *world) refusals() map[string]int {
+	w.t.Helper()
+	out := map[string]int{}
+	rows, _, err := w.db.Records(w.t.Context(), store.RecordFilter{Kind: store.KindRefusal, Limit: 1000})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for _, r := range rows {
+		var b struct {
+			Code  string `json:"code"`
+			Count int    `json:"count"`
+		}
+		if err := json.Unmarshal(r.Body, &b); err != nil {
+			w.t.Fatal(err)
+		}
+		out[b.Code] += max(b.Count, 1)
+	}
+	return out
+}

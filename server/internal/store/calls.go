@@ -1,0 +1,179 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/server/internal/fleet"
+)
+
+const (
+	callList    = `c.id, c.principal, c.name, c.client, c.edge, c.agent, c.generation, c.tool, c.args, c.match_hash, c.state, c.code, c.reason, c.message, c.exit_code, c.took_us, c.created_at, c.deadline, c.finished_at`
+	callColumns = callList + `, r.body`
+)
+
+// MaxPage bounds the rows of one list.
+const MaxPage = 1000
+
+// CallFilter chooses calls. Empty members don't filter.
+type CallFilter struct {
+	Principal string
+	Agent     fleet.AgentID
+	Tool      string
+	State     fleet.State
+	Before    string // the cursor of the page before; "" begins with the newest
+	Limit     int    // 1 to MaxPage; 0 counts as 100
+}
+
+// Call finds a call by its id, with its result if that is still kept; not_found if there's
+// none.
+func (db *DB) Call(ctx context.Context, id fleet.CallID) (*fleet.Call, error) {
+	c, err := scanCall(db.queryRow(ctx, `SELECT `+callColumns+` FROM calls c LEFT JOIN results r ON r.call_id = c.id WHERE c.id = $1`, clean(string(id), maxName)), true)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil, fleet.Errorf(protocol.CodeNotFound, "there's no such call; the list of calls shows their ids")
+	}
+	if err != nil {
+		return nil, db.failed(err)
+	}
+	return c, nil
+}
+
+// Calls lists calls, the newest first, without their results. next is the cursor of the
+// following page, "" after the last.
+func (db *DB) Calls(ctx context.Context, f CallFilter) (calls []fleet.Call, next string, err error) {
+	var w where
+	from, id := ` FROM calls c`, "c.id"
+	if f.Agent != "" && f.Principal == "" {
+		// The record's index by agent leads to an agent's calls: an intent's row has its id.
+		from, id = ` FROM record i JOIN calls c ON c.id = i.id`, "i.id"
+		w.equal("i.agent", string(f.Agent))
+		w.equal("i.kind", string(KindIntent))
+	} else {
+		w.equal("c.agent", string(f.Agent))
+	}
+	w.equal("c.principal", f.Principal)
+	w.equal("c.tool", f.Tool)
+	w.equal("c.state", string(f.State))
+	w.compare(id+" <", f.Before)
+	limit := pageSize(f.Limit)
+	query := `SELECT ` + callList + from + w.sql() + fmt.Sprintf(` ORDER BY %s DESC LIMIT %d`, id, limit+1)
+	err = db.query(ctx, func(row scanner) error {
+		c, err := scanCall(row, false)
+		if err == nil {
+			calls = append(calls, *c)
+		}
+		return err
+	}, query, w.args...)
+	if len(calls) > limit {
+		calls = calls[:limit]
+		next = string(calls[limit-1].ID)
+	}
+	return calls, next, err
+}
+
+// CloseOrphans ends the calls that are open though the process that started them isn't
+// this one: nobody can tell what became of them, so that they're outcome_unknown, with
+// message as their text. It's for the start of a server that has the database to itself.
+func (db *DB) CloseOrphans(ctx context.Context, message string) (int, error) {
+	var ids []fleet.CallID
+	err := db.query(ctx, func(row scanner) error {
+		var id string
+		err := row.Scan(&id)
+		ids = append(ids, fleet.CallID(id))
+		return err
+	}, `SELECT id FROM calls WHERE finished_at IS NULL AND instance <> $1 ORDER BY id`, db.instance)
+	if err != nil {
+		return 0, err
+	}
+	closed := 0
+	for _, id := range ids {
+		err := db.RecordOutcome(ctx, fleet.Outcome{CallID: id, State: fleet.OutcomeUnknown, Code: protocol.CodeOutcomeUnknown, Reason: "orphaned", Message: message, At: time.Now()})
+		switch {
+		case err == nil:
+			closed++
+		case !errors.Is(err, ErrAlreadyFinal):
+			return closed, err
+		}
+	}
+	return closed, nil
+}
+
+// PruneResults forgets the results that are older than d, and returns how many. The record
+// keeps their commitments.
+func (db *DB) PruneResults(ctx context.Context, d time.Duration) (int, error) {
+	const slice = 500 // a short transaction at a time: calls wait for none of it
+	cut := time.Now().Add(-d)
+	total, after := 0, ""
+	for {
+		ids, last, err := db.oldResults(ctx, cut, after, slice)
+		if err != nil || last == "" {
+			return total, err
+		}
+		after = last
+		err = db.inTx(ctx, func(t *tx) error {
+			for _, id := range ids {
+				if _, err := t.exec(ctx, `DELETE FROM results WHERE call_id = $1`, id); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return total, err
+		}
+		total += len(ids)
+	}
+}
+
+// oldResults looks at the next results in the order of their calls, up to those of calls
+// made after cut, and returns which of them are older than cut. A result is never older
+// than its call, so that the walk needs no index by age.
+func (db *DB) oldResults(ctx context.Context, cut time.Time, after string, slice int) (ids []string, last string, err error) {
+	err = db.query(ctx, func(row scanner) error {
+		var id string
+		var created sql.NullInt64
+		if err := row.Scan(&id, &created); err != nil {
+			return err
+		}
+		last = id
+		if fromMicros(created).Before(cut) {
+			ids = append(ids, id)
+		}
+		return nil
+	}, `SELECT call_id, created_at FROM results WHERE call_id > $1 AND call_id < $2 ORDER BY call_id LIMIT $3`, after, idAt(cut), slice)
+	return ids, last, err
+}
+
+func pageSize(limit int) int {
+	if limit <= 0 {
+		return 100
+	}
+	return min(limit, MaxPage)
+}
+
+// where builds a condition of equalities whose values are bound.
+type where struct {
+	parts []string
+	args  []any
+}
+
+func (w *where) compare(left, value string) {
+	if value != "" {
+		w.args = append(w.args, clean(value, maxClient))
+		w.parts = append(w.parts, fmt.Sprintf("%s $%d", left, len(w.args)))
+	}
+}
+
+func (w *where) equal(column, value string) { w.compare(column+" =", value) }
+
+func (w *where) sql() string {
+	if len(w.parts) == 0 {
+		return ""
+	}
+	return " WHERE " + strings.Join(w.parts, " AND ")
+}

@@ -1,0 +1,243 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"time"
+
+	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/server/internal/fleet"
+)
+
+// JoinWindow is how long after its end a call is still joined by a repeat of the same tool
+// use.
+const JoinWindow = 2 * time.Minute
+
+// IntentResult is what became of an intent.
+type IntentResult struct {
+	// Joined is the call that this is a repeat of, with its result if that is kept; nil
+	// when the intent was recorded now.
+	Joined *fleet.Call
+	// PolicyVersion was read in the intent's own transaction. When it isn't the version
+	// that the decision was made on, the decision has to be made again before anything is
+	// sent.
+	PolicyVersion int64
+}
+
+const (
+	selectPolicy = `SELECT policy_version FROM store_state WHERE id = 1`
+
+	insertCall = `INSERT INTO calls (id, principal, name, client, edge, agent, generation, tool, effect, args, commitment, salt, idempotency_key, join_key, match_hash, instance, state, code, reason, message, took_us, created_at, deadline)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, 'dispatched', '', '', '', 0, $17, $18)`
+
+	finishCall = `UPDATE calls SET state = $2, code = $3, reason = $4, message = $5, exit_code = $6, took_us = $7, result_commitment = $8, result_salt = $9, finished_at = $10, outcome_id = $11
+WHERE id = $1 AND finished_at IS NULL`
+
+	insertResult = `INSERT INTO results (call_id, body, created_at) VALUES ($1, $2, $3)`
+
+	findKey  = `SELECT ` + callColumns + ` FROM calls c LEFT JOIN results r ON r.call_id = c.id WHERE c.principal = $1 AND c.idempotency_key = $2`
+	findJoin = `SELECT ` + callColumns + ` FROM calls c LEFT JOIN results r ON r.call_id = c.id WHERE c.principal = $1 AND c.join_key = $2 AND c.match_hash = $3 AND (c.finished_at IS NULL OR c.finished_at > $4) ORDER BY c.id DESC LIMIT 1`
+)
+
+// hotQueries are the writer's statements, prepared ahead.
+func hotQueries() []string {
+	return []string{selectPolicy, insertCall, finishCall, insertResult, findKey, findJoin, insertRecord, insertOutcome}
+}
+
+// RecordIntent makes a call durable before it's sent: it returns after the synced commit.
+// The call's state is dispatched from then on.
+//
+// An intent with a Key that this principal has used joins that call if Match is equal and
+// is a conflict otherwise. One with a JoinKey joins the call with the same JoinKey and
+// Match that is open or ended less than JoinWindow ago. A joined intent writes nothing.
+//
+// When ctx ends before the writer has taken the intent, it's withdrawn: the error is
+// cancelled and it will never be written. Otherwise the answer says what happened. When
+// the record can't be written the error is unavailable; nothing may be sent then.
+func (db *DB) RecordIntent(ctx context.Context, in fleet.Intent) (IntentResult, error) {
+	if in.CallID == "" || in.Principal.ID == "" || in.Agent == "" || in.Tool == "" {
+		return IntentResult{}, fleet.Errorf(protocol.CodeInternal, "an intent without call, principal, agent or tool can't be recorded")
+	}
+	if in.At.IsZero() {
+		in.At = time.Now()
+	}
+	in.Principal.ID = clean(in.Principal.ID, maxName)
+	in.Principal.Name = clean(in.Principal.Name, maxName)
+	in.Client = clean(in.Client, maxClient)
+	in.Edge = clean(in.Edge, maxName)
+	in.Tool = clean(in.Tool, maxName)
+	in.Effect = clean(in.Effect, maxName)
+	in.Key = clean(in.Key, maxKey)
+	in.JoinKey = clean(in.JoinKey, maxKey)
+	in.Match = clean(in.Match, maxKey)
+	in.Args = cleanJSON(in.Args)
+	o := &op{intent: &in, rowID: string(in.CallID)}
+	if err := db.submit(ctx, o); err != nil {
+		return IntentResult{}, err
+	}
+	return o.result, nil
+}
+
+// RecordOutcome makes a call's end durable before it's answered. Exactly one outcome of a
+// call is ever written: for a later one the error is ErrAlreadyFinal, for a call without
+// intent not_found. ctx counts as in RecordIntent.
+func (db *DB) RecordOutcome(ctx context.Context, out fleet.Outcome) error {
+	if !out.State.Final() {
+		return fleet.Errorf(protocol.CodeInternal, "%s is not the end of a call", out.State)
+	}
+	if out.At.IsZero() {
+		out.At = time.Now()
+	}
+	out.Reason = clean(out.Reason, maxName)
+	out.Message = clean(out.Message, maxMessage)
+	return db.submit(ctx, &op{outcome: &out, rowID: newID()})
+}
+
+// join looks for the calls that intents with keys repeat: in the database, and among the
+// intents before them in the same group.
+func (db *DB) join(ctx context.Context, g groupTx, list []*op) error {
+	var look []statement
+	for _, o := range list {
+		in := o.intent
+		if in == nil || o.settled {
+			continue
+		}
+		o.result.Joined = nil
+		if in.Key != "" {
+			look = append(look, statement{owner: o, query: findKey, args: []any{in.Principal.ID, in.Key}, scan: o.scanJoined})
+		}
+		if in.JoinKey != "" {
+			since := micros(in.At.Add(-JoinWindow))
+			look = append(look, statement{owner: o, query: findJoin, args: []any{in.Principal.ID, in.JoinKey, in.Match, since}, scan: o.scanJoined})
+		}
+	}
+	if len(look) == 0 {
+		return nil
+	}
+	for _, o := range list {
+		if o.intent != nil && !o.settled {
+			look = append(look, statement{owner: o, query: selectPolicy, scan: o.scanPolicy})
+		}
+	}
+	if err := g.run(ctx, look); err != nil {
+		return err
+	}
+	for i, o := range list {
+		if o.intent == nil || o.settled {
+			continue
+		}
+		if o.result.Joined == nil {
+			o.result.Joined = joinWithin(list[:i], o.intent)
+		}
+		if j := o.result.Joined; j != nil {
+			o.settled = true
+			if o.intent.Key != "" && j.Match != o.intent.Match {
+				o.err = fleet.Errorf(protocol.CodeConflict, "the idempotency key was used for another call (%s): use a new key for a new call, or repeat that call exactly", j.ID)
+			}
+		}
+	}
+	return nil
+}
+
+func (o *op) scanJoined(row scanner) error {
+	c, err := scanCall(row, true)
+	if err == nil && o.result.Joined == nil { // the explicit key goes first
+		o.result.Joined = c
+	}
+	return err
+}
+
+func (o *op) scanPolicy(row scanner) error { return row.Scan(&o.result.PolicyVersion) }
+
+// joinWithin finds the intent of the same group that in repeats.
+func joinWithin(before []*op, in *fleet.Intent) *fleet.Call {
+	for _, o := range before {
+		b := o.intent
+		if b == nil || o.settled || b.Principal.ID != in.Principal.ID {
+			continue
+		}
+		if (in.Key != "" && b.Key == in.Key) || (in.JoinKey != "" && b.JoinKey == in.JoinKey && b.Match == in.Match) {
+			return callOf(b)
+		}
+	}
+	return nil
+}
+
+// callOf is the call that an intent begins.
+func callOf(in *fleet.Intent) *fleet.Call {
+	return &fleet.Call{
+		ID: in.CallID, Principal: in.Principal.ID, Name: in.Principal.Name, Client: in.Client, Edge: in.Edge,
+		Agent: in.Agent, Generation: in.Generation, Tool: in.Tool, Args: bytes.Clone(in.Args), Match: in.Match,
+		State: fleet.Dispatched, CreatedAt: in.At, Deadline: in.Deadline,
+	}
+}
+
+// steps are the statements that write the ops which aren't settled.
+func (db *DB) steps(list []*op) []statement {
+	steps := make([]statement, 0, 3*len(list))
+	for _, o := range list {
+		switch {
+		case o.settled:
+		case o.intent != nil:
+			steps = append(steps,
+				statement{owner: o, query: selectPolicy, scan: o.scanPolicy},
+				intentRow(o, db.instance), callRow(o, db.instance))
+		case o.outcome != nil:
+			steps = append(steps, finishRow(o), outcomeRow(o))
+			if o.outcome.Result != nil {
+				steps = append(steps, statement{owner: o, query: insertResult, args: []any{
+					string(o.outcome.CallID), o.outcome.Result, micros(o.outcome.At)}})
+			}
+		case o.refusal != nil:
+			steps = append(steps, refusalRow(o))
+		}
+	}
+	return steps
+}
+
+func callRow(o *op, instance string) statement {
+	in := o.intent
+	return statement{owner: o, query: insertCall, args: []any{
+		string(in.CallID), in.Principal.ID, in.Principal.Name, in.Client, in.Edge, string(in.Agent), in.Generation,
+		in.Tool, in.Effect, string(in.Args), blob(in.Commitment), in.Salt, orNull(in.Key), orNull(in.JoinKey),
+		in.Match, instance, micros(in.At), micros(in.Deadline),
+	}}
+}
+
+func finishRow(o *op) statement {
+	out := o.outcome
+	var exit any
+	if out.ExitCode != nil {
+		exit = int64(*out.ExitCode)
+	}
+	return statement{owner: o, must: true, query: finishCall, args: []any{
+		string(out.CallID), string(out.State), string(out.Code), out.Reason, out.Message, exit, out.TookUS,
+		out.Commitment, out.Salt, micros(out.At), o.rowID,
+	}}
+}
+
+// scanCall reads callColumns; withResult says whether the last is the result's body.
+func scanCall(row scanner, withResult bool) (*fleet.Call, error) {
+	var c fleet.Call
+	var exit, created, deadline, finished sql.NullInt64
+	var args string
+	dest := []any{
+		(*string)(&c.ID), &c.Principal, &c.Name, &c.Client, &c.Edge, (*string)(&c.Agent), &c.Generation, &c.Tool,
+		&args, &c.Match, (*string)(&c.State), (*string)(&c.Code), &c.Reason, &c.Message, &exit, &c.TookUS,
+		&created, &deadline, &finished,
+	}
+	if withResult {
+		dest = append(dest, &c.Result)
+	}
+	if err := row.Scan(dest...); err != nil {
+		return nil, err
+	}
+	c.Args = []byte(args)
+	if exit.Valid {
+		n := int(exit.Int64)
+		c.ExitCode = &n
+	}
+	c.CreatedAt, c.Deadline, c.FinishedAt = fromMicros(created), fromMicros(deadline), fromMicros(finished)
+	return &c, nil
+}

@@ -1,0 +1,38 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+)
+
+// lockRetry is how often a lock is tried that another process holds.
+const lockRetry = 20 * time.Millisecond
+
+// lockFile takes an exclusive lock on the file at path, made if needed, and waits for it
+// until ctx ends. The system gives the lock back when the process ends, however it ends;
+// the file stays.
+func lockFile(ctx context.Context, path string) (unlock func() error, err error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	retry := time.NewTicker(lockRetry)
+	defer retry.Stop()
+	for {
+		ok, err := tryLock(f)
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), f.Close())
+		}
+		if ok {
+			return f.Close, nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, errors.Join(fmt.Errorf("another Drover holds %s: %w", path, context.Cause(ctx)), f.Close())
+		case <-retry.C:
+		}
+	}
+}

@@ -1,0 +1,234 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io"
+	"log/slog"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/pressly/goose/v3"
+)
+
+type pgDialect struct{ cfg *pgx.ConnConfig }
+
+// newPostgres reads the URL. Commits wait for the log's flush whatever the URL, the role
+// or the database have set.
+func newPostgres(dsn string) (*pgDialect, error) {
+	cfg, err := pgx.ParseConfig(dsn)
+	if err != nil {
+		return nil, errors.New("the database URL isn't one: postgres://user:password@host:5432/database") // err may quote the password
+	}
+	cfg.RuntimeParams["synchronous_commit"] = "on"
+	cfg.RuntimeParams["default_transaction_isolation"] = "read committed"
+	if cfg.RuntimeParams["application_name"] == "" {
+		cfg.RuntimeParams["application_name"] = "drover"
+	}
+	if cfg.ConnectTimeout == 0 {
+		cfg.ConnectTimeout = 5 * time.Second
+	}
+	return &pgDialect{cfg: cfg}, nil
+}
+
+func (*pgDialect) name() string         { return "postgres" }
+func (*pgDialect) goose() goose.Dialect { return goose.DialectPostgres }
+func (d *pgDialect) hint() string {
+	return fmt.Sprintf("look at Postgres on %s:%d", d.cfg.Host, d.cfg.Port)
+}
+
+func (d *pgDialect) open() (read, write *sql.DB, err error) {
+	read, write = stdlib.OpenDB(*d.cfg), stdlib.OpenDB(*d.cfg)
+	for _, db := range []*sql.DB{read, write} {
+		db.SetMaxOpenConns(8)
+		db.SetMaxIdleConns(4)
+	}
+	return read, write, nil
+}
+
+func (*pgDialect) check(ctx context.Context, write *sql.DB, log *slog.Logger) error {
+	var commit, fsync string
+	err := errors.Join(write.QueryRowContext(ctx, `SHOW synchronous_commit`).Scan(&commit), write.QueryRowContext(ctx, `SHOW fsync`).Scan(&fsync))
+	if err == nil && commit != "on" {
+		err = fmt.Errorf("store: Postgres runs this session with synchronous_commit=%s; the record needs on", commit)
+	}
+	if err == nil && fsync != "on" {
+		log.Warn("Postgres runs with fsync off: the record won't survive a crash of that machine")
+	}
+	return err
+}
+
+// lock is an advisory lock of this database and schema, held by a connection of its own.
+func (*pgDialect) lock(ctx context.Context, db *sql.DB) (func() error, error) {
+	conn, err := db.Conn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var schema sql.NullString
+	h := fnv.New64a()
+	if err := conn.QueryRowContext(ctx, `SELECT current_schema()`).Scan(&schema); err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	_, _ = io.WriteString(h, "drover/migrate/"+schema.String)
+	key := int64(h.Sum64())
+	if _, err := conn.ExecContext(ctx, `SELECT pg_advisory_lock($1)`, key); err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return func() error {
+		_, err := conn.ExecContext(context.WithoutCancel(ctx), `SELECT pg_advisory_unlock($1)`, key)
+		return errors.Join(err, conn.Close())
+	}, nil
+}
+
+func (*pgDialect) rebind(query string) string { return query }
+
+func (*pgDialect) snapshotIsolation() sql.IsolationLevel { return sql.LevelRepeatableRead }
+
+func pgCode(err error) string {
+	var pe *pgconn.PgError
+	if errors.As(err, &pe) {
+		return pe.Code
+	}
+	return ""
+}
+
+// retryable: serialisation, deadlock, lock timeout, or lost.
+func (d *pgDialect) retryable(err error) bool {
+	c := pgCode(err)
+	return c == "40001" || c == "40P01" || c == "55P03" || d.lost(err)
+}
+
+// lost: the server is restarting, or the connection is gone.
+func (*pgDialect) lost(err error) bool {
+	switch c := pgCode(err); {
+	case c == "57P01", c == "57P02", c == "57P03", strings.HasPrefix(c, "08"):
+		return true
+	case c != "":
+		return false
+	}
+	var ne net.Error
+	return pgconn.SafeToRetry(err) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, driver.ErrBadConn) || errors.As(err, &ne)
+}
+func (*pgDialect) diskFull(err error) bool  { return pgCode(err) == "53100" }
+func (*pgDialect) duplicate(err error) bool { return pgCode(err) == "23505" }
+
+// pgGroup pipelines each list: begin goes with the first, commit with the last.
+type pgGroup struct {
+	conn  *sql.Conn
+	begun bool
+}
+
+func (*pgDialect) beginGroup(ctx context.Context, write *sql.DB) (groupTx, error) {
+	conn, err := write.Conn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &pgGroup{conn: conn}, nil
+}
+
+func (g *pgGroup) run(ctx context.Context, list []statement) error {
+	return g.send(ctx, list, false)
+}
+
+func (g *pgGroup) commitWith(ctx context.Context, list []statement) error {
+	for i := range list {
+		if list[i].must { // whether it may be committed is known only after the answer
+			if err := g.send(ctx, list, false); err != nil {
+				return err
+			}
+			return g.send(ctx, nil, true)
+		}
+	}
+	return g.send(ctx, list, true)
+}
+
+func (g *pgGroup) send(ctx context.Context, list []statement, commit bool) error {
+	return g.conn.Raw(func(dc any) error {
+		var batch pgx.Batch
+		begin := !g.begun
+		if begin {
+			batch.Queue("begin")
+			g.begun = true
+		}
+		for i := range list {
+			batch.Queue(list[i].query, list[i].args...)
+		}
+		if commit {
+			batch.Queue("commit")
+		}
+		res := dc.(*stdlib.Conn).Conn().SendBatch(ctx, &batch)
+		err := readBatch(res, list, begin, commit)
+		return errors.Join(err, res.Close())
+	})
+}
+
+func readBatch(res pgx.BatchResults, list []statement, begin, commit bool) error {
+	if begin {
+		if _, err := res.Exec(); err != nil {
+			return err
+		}
+	}
+	var late error
+	for i := range list {
+		if err := readStep(res, &list[i]); err != nil {
+			if late == nil {
+				late = &stepError{op: list[i].owner, err: err}
+			}
+			if !errors.Is(err, errNoRows) {
+				return late
+			}
+		}
+	}
+	if late != nil {
+		return late
+	}
+	if commit {
+		tag, err := res.Exec()
+		if err == nil && tag.String() != "COMMIT" {
+			err = errors.New("store: Postgres rolled the transaction back: " + tag.String())
+		}
+		return err
+	}
+	return nil
+}
+
+func readStep(res pgx.BatchResults, s *statement) error {
+	if s.scan == nil {
+		tag, err := res.Exec()
+		if err == nil && s.must && tag.RowsAffected() != 1 {
+			err = errNoRows
+		}
+		return err
+	}
+	rows, err := res.Query()
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := s.scan(rows); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
+func (g *pgGroup) end() error {
+	err := g.conn.Raw(func(dc any) error {
+		c := dc.(*stdlib.Conn).Conn()
+		if c.IsClosed() || c.PgConn().TxStatus() == 'I' {
+			return nil
+		}
+		_, err := c.Exec(context.Background(), "rollback")
+		return err
+	})
+	return errors.Join(err, g.conn.Close())
+}

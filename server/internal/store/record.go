@@ -1,0 +1,253 @@
+package store
+
+import (
+	"context"
+	"crypto/sha256"
+	"database/sql"
+	"encoding/hex"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/server/internal/fleet"
+)
+
+// Kind is a record row's kind.
+type Kind string
+
+// The kinds of rows.
+const (
+	KindIntent  Kind = "intent"
+	KindOutcome Kind = "outcome"
+	KindRefusal Kind = "refusal"
+	KindAdmin   Kind = "admin"
+)
+
+// Record is a row of the append-only record.
+type Record struct {
+	ID        string // a UUIDv7: rows sort by the time they were made; an intent's is its call's
+	At        time.Time
+	Kind      Kind
+	CallID    fleet.CallID // "" for refusals and admin rows
+	Agent     string       // "" if none; in refusals as the caller gave it
+	Principal string       // "" when unauthenticated
+	Body      []byte       // the exact bytes, a JSON object
+	Leaf      []byte       // SHA-256(0x00 ‖ Body), 32 bytes
+}
+
+// The bodies. Members are only ever added; v tells the set. Salts, results, messages of
+// hosts and unsalted hashes of arguments never enter: what must be forgotten one day can't
+// be in bytes that are kept for ever.
+type (
+	intentBody struct {
+		V          int            `json:"v"`
+		Kind       Kind           `json:"kind"`
+		ID         string         `json:"id"`
+		At         string         `json:"at"`
+		CallID     string         `json:"call_id"`
+		Principal  string         `json:"principal"`
+		Name       string         `json:"name"`
+		Client     string         `json:"client"`
+		Edge       string         `json:"edge"`
+		Agent      string         `json:"agent_id"`
+		Generation int64          `json:"generation"`
+		Tool       string         `json:"tool"`
+		Effect     string         `json:"effect"`
+		Args       jsontext.Value `json:"args"`
+		Commitment string         `json:"commitment"`
+		Deadline   string         `json:"deadline,omitempty"`
+		Key        string         `json:"idempotency_key,omitempty"`
+		Instance   string         `json:"instance"`
+	}
+	outcomeBody struct {
+		V          int    `json:"v"`
+		Kind       Kind   `json:"kind"`
+		ID         string `json:"id"`
+		At         string `json:"at"`
+		CallID     string `json:"call_id"`
+		State      string `json:"state"`
+		Code       string `json:"code"`
+		Reason     string `json:"reason"`
+		ExitCode   *int   `json:"exit_code,omitempty"`
+		TookUS     int64  `json:"took_us"`
+		Commitment string `json:"commitment,omitempty"`
+	}
+	refusalBody struct {
+		V         int    `json:"v"`
+		Kind      Kind   `json:"kind"`
+		ID        string `json:"id"`
+		At        string `json:"at"`
+		Principal string `json:"principal"`
+		Name      string `json:"name"`
+		Client    string `json:"client"`
+		Edge      string `json:"edge"`
+		Tool      string `json:"tool"`
+		Agent     string `json:"agent_id"`
+		Code      string `json:"code"`
+		Message   string `json:"message"`
+		Count     int    `json:"count"`
+	}
+	adminBody struct {
+		V         int               `json:"v"`
+		Kind      Kind              `json:"kind"`
+		ID        string            `json:"id"`
+		At        string            `json:"at"`
+		Principal string            `json:"principal"`
+		Action    string            `json:"action"`
+		Object    string            `json:"object"`
+		Detail    map[string]string `json:"detail"`
+	}
+)
+
+const insertRecord = `INSERT INTO record (id, at, kind, call_id, agent, principal, body, leaf) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)`
+
+// insertOutcome takes agent and principal from the call, so that filters find the row.
+const insertOutcome = `INSERT INTO record (id, at, kind, call_id, agent, principal, body, leaf) VALUES ($1, $2, $3, $4, (SELECT agent FROM calls WHERE id = $4), (SELECT principal FROM calls WHERE id = $4), $5, $6)`
+
+// Leaf is the hash by which a row's body enters the log's tree: SHA-256(0x00 ‖ body), as
+// RFC 6962 has it.
+func Leaf(body []byte) []byte {
+	h := sha256.New()
+	h.Write([]byte{0})
+	h.Write(body)
+	return h.Sum(nil)
+}
+
+// intentRow is the record row of a cleaned intent.
+func intentRow(o *op, instance string) statement {
+	in := o.intent
+	body := marshal(&intentBody{
+		V: 1, Kind: KindIntent, ID: o.rowID, At: stamp(in.At), CallID: string(in.CallID),
+		Principal: in.Principal.ID, Name: in.Principal.Name, Client: in.Client, Edge: in.Edge,
+		Agent: string(in.Agent), Generation: in.Generation, Tool: in.Tool, Effect: in.Effect,
+		Args: in.Args, Commitment: hex.EncodeToString(in.Commitment), Deadline: stamp(in.Deadline),
+		Key: in.Key, Instance: instance,
+	})
+	return statement{owner: o, query: insertRecord, args: []any{
+		o.rowID, micros(in.At), string(KindIntent), string(in.CallID), string(in.Agent), in.Principal.ID, body, Leaf(body),
+	}}
+}
+
+func outcomeRow(o *op) statement {
+	out := o.outcome
+	body := marshal(&outcomeBody{
+		V: 1, Kind: KindOutcome, ID: o.rowID, At: stamp(out.At), CallID: string(out.CallID),
+		State: string(out.State), Code: string(out.Code), Reason: out.Reason, ExitCode: out.ExitCode,
+		TookUS: out.TookUS, Commitment: hex.EncodeToString(out.Commitment),
+	})
+	return statement{owner: o, query: insertOutcome, args: []any{
+		o.rowID, micros(out.At), string(KindOutcome), string(out.CallID), body, Leaf(body),
+	}}
+}
+
+func refusalRow(o *op) statement {
+	r := o.refusal
+	body := marshal(&refusalBody{
+		V: 1, Kind: KindRefusal, ID: o.rowID, At: stamp(r.At), Principal: r.Principal, Name: r.Name,
+		Client: r.Client, Edge: r.Edge, Tool: r.Tool, Agent: r.Agent, Code: string(r.Code),
+		Message: r.Message, Count: max(r.Count, 1),
+	})
+	return statement{owner: o, query: insertRecord, args: []any{
+		o.rowID, micros(r.At), string(KindRefusal), nil, orNull(r.Agent), orNull(r.Principal), body, Leaf(body),
+	}}
+}
+
+// recordAdmin writes an administrative row within a change's transaction. An event without
+// Action writes nothing.
+func (t *tx) recordAdmin(ctx context.Context, ev fleet.AdminEvent) error {
+	if ev.Action == "" {
+		return nil
+	}
+	if ev.At.IsZero() {
+		ev.At = time.Now()
+	}
+	id := newID()
+	detail := make(map[string]string, len(ev.Detail))
+	for k, v := range ev.Detail {
+		detail[clean(k, maxName)] = clean(v, maxDetail)
+	}
+	principal := clean(ev.Principal, maxName)
+	body := marshal(&adminBody{
+		V: 1, Kind: KindAdmin, ID: id, At: stamp(ev.At), Principal: principal,
+		Action: clean(ev.Action, maxName), Object: clean(ev.Object, maxName), Detail: detail,
+	})
+	_, err := t.exec(ctx, insertRecord, id, micros(ev.At), string(KindAdmin), nil, orNull(agentOf(ev)), orNull(principal), body, Leaf(body))
+	return err
+}
+
+// agentOf finds the agent that an administrative event is about, "" if it's about none:
+// the object "agent:ID", the object of an action "agent.…", or the detail "agent_id".
+func agentOf(ev fleet.AdminEvent) string {
+	name, ok := strings.CutPrefix(ev.Object, "agent:")
+	switch {
+	case ok:
+	case strings.HasPrefix(ev.Action, "agent."):
+		name = ev.Object
+	default:
+		name = ev.Detail["agent_id"]
+	}
+	id, _ := fleet.ParseAgentID(name)
+	return string(id)
+}
+
+// RecordAdmin writes an administrative row by itself, durable when it returns. What
+// changes something is recorded by the method that changes it, in the same transaction.
+func (db *DB) RecordAdmin(ctx context.Context, ev fleet.AdminEvent) error {
+	if ev.Action == "" {
+		return fleet.Errorf(protocol.CodeInternal, "an administrative event without an action can't be recorded")
+	}
+	return db.inTx(ctx, func(t *tx) error { return t.recordAdmin(ctx, ev) })
+}
+
+// RecordFilter chooses rows of the record. Empty members don't filter.
+type RecordFilter struct {
+	Kind      Kind
+	CallID    fleet.CallID
+	Agent     string
+	Principal string
+	// After lists upwards from a row's id (oldest first, for export), Before downwards;
+	// neither begins with the newest. After "0" begins with the oldest of all.
+	After, Before string
+	Limit         int // 1 to MaxPage; 0 counts as 100
+}
+
+// Records lists rows of the record, the newest first, or the oldest first with After. next
+// is the cursor of the following page (for After or Before, as asked), "" after the last.
+func (db *DB) Records(ctx context.Context, f RecordFilter) (rows []Record, next string, err error) {
+	var w where
+	w.equal("kind", string(f.Kind))
+	if f.CallID != "" { // the intent has the call's id, the call names its outcome's row
+		w.args = append(w.args, clean(string(f.CallID), maxName))
+		n := len(w.args)
+		w.parts = append(w.parts, fmt.Sprintf("(id = $%d OR id = (SELECT outcome_id FROM calls WHERE id = $%d))", n, n))
+	}
+	w.equal("agent", f.Agent)
+	w.equal("principal", f.Principal)
+	w.compare("id >", f.After)
+	w.compare("id <", f.Before)
+	order := "DESC"
+	if f.After != "" {
+		order = "ASC"
+	}
+	limit := pageSize(f.Limit)
+	query := `SELECT id, at, kind, call_id, agent, principal, body, leaf FROM record` + w.sql() + fmt.Sprintf(` ORDER BY id %s LIMIT %d`, order, limit+1)
+	err = db.query(ctx, func(row scanner) error {
+		var r Record
+		var at sql.NullInt64
+		var call, agent, principal sql.NullString
+		if err := row.Scan(&r.ID, &at, (*string)(&r.Kind), &call, &agent, &principal, &r.Body, &r.Leaf); err != nil {
+			return err
+		}
+		r.At, r.CallID, r.Agent, r.Principal = fromMicros(at), fleet.CallID(call.String), agent.String, principal.String
+		rows = append(rows, r)
+		return nil
+	}, query, w.args...)
+	if len(rows) > limit {
+		rows = rows[:limit]
+		next = rows[limit-1].ID
+	}
+	return rows, next, err
+}

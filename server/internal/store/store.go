@@ -1,0 +1,235 @@
+// Package store holds all of Drover's SQL: one implementation for two engines, SQLite
+// (the embedded default) and Postgres.
+//
+// Rules that every query keeps: times are BIGINT microseconds UTC, converted by micros and
+// fromMicros alone; bytes are bound as []byte; ids are text made by the program; no engine
+// functions; text that came from outside passes clean, which removes what Postgres can't
+// hold and cuts it. What differs between the engines is behind dialect: sqlite.go and
+// postgres.go.
+//
+// The record is written by one goroutine that groups what waits into shared, synced
+// commits: RecordIntent and RecordOutcome return after the commit that holds their row.
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/server/internal/fleet"
+)
+
+// Config says where the database is.
+type Config struct {
+	// DataDir holds drover.db when DatabaseURL is empty. It's made, for its owner alone,
+	// if it isn't there.
+	DataDir string
+	// DatabaseURL is a postgres:// URL or a key=value connection string; empty for SQLite.
+	DatabaseURL string
+	// Log hears of what nobody waits for: polls and refusals that failed. nil: nothing.
+	Log *slog.Logger
+}
+
+// pollInterval is how often a change that another process made is looked for.
+const pollInterval = 500 * time.Millisecond
+
+// pollTimeout bounds one look.
+const pollTimeout = 5 * time.Second
+
+// touchInterval is how often times of last use and last sight are written.
+const touchInterval = 15 * time.Second
+
+// DB is an open database. Its methods may be used by many goroutines at once.
+type DB struct {
+	dialect  dialect
+	log      *slog.Logger
+	instance string // names this open handle in the rows of the calls it started
+
+	read, write *sql.DB
+
+	snap    atomic.Pointer[Snapshot]
+	refresh chan struct{} // holds one token: whoever has it loads the snapshot
+
+	queue    chan *op
+	wake     chan struct{}  // wakes the write loop
+	writer   sync.Mutex     // held by the one who writes a group
+	doubts   []fleet.CallID // under writer: see settleDoubts
+	commits  atomic.Int64
+	rows     atomic.Int64
+	refusals refusalBox
+	touches  touchBox
+
+	stop    context.CancelFunc // ends the background work
+	stopped context.Context    // done once Close began
+	wg      sync.WaitGroup
+	closing sync.RWMutex // held for reading while an op is being queued
+	closed  bool
+	once    sync.Once
+}
+
+// Open opens the database and brings its schema up to date under a lock that other
+// processes respect. A database that a newer Drover wrote is refused, unchanged.
+func Open(ctx context.Context, cfg Config) (*DB, error) {
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	db := &DB{log: cfg.Log, instance: newID(), queue: make(chan *op, queueDepth), wake: make(chan struct{}, 1), refresh: make(chan struct{}, 1)}
+	if err := db.connect(ctx, cfg); err != nil {
+		return nil, err
+	}
+	if err := db.begin(ctx); err != nil {
+		return nil, errors.Join(err, db.write.Close(), db.read.Close())
+	}
+	return db, nil
+}
+
+// begin migrates, loads the snapshot and starts the background work.
+func (db *DB) begin(ctx context.Context) error {
+	if err := db.migrate(ctx); err != nil {
+		return err
+	}
+	if err := db.dialect.check(ctx, db.write, db.log); err != nil {
+		return err
+	}
+	db.snap.Store(emptySnapshot())
+	if err := db.Refresh(ctx); err != nil {
+		return err
+	}
+	db.stopped, db.stop = context.WithCancel(context.Background())
+	db.refusals.init()
+	db.wg.Add(2)
+	go db.writeLoop()
+	go db.pollLoop()
+	return nil
+}
+
+func (db *DB) connect(ctx context.Context, cfg Config) (err error) {
+	if cfg.DatabaseURL != "" {
+		db.dialect, err = newPostgres(cfg.DatabaseURL)
+	} else {
+		db.dialect, err = openDataDir(cfg.DataDir)
+	}
+	if err != nil {
+		return err
+	}
+	db.read, db.write, err = db.dialect.open()
+	if err != nil {
+		return err
+	}
+	if err := db.write.PingContext(ctx); err != nil {
+		return errors.Join(fleet.Wrap(protocol.CodeUnavailable, err, "the database can't be opened: %s", db.dialect.hint()), db.write.Close(), db.read.Close())
+	}
+	return nil
+}
+
+func openDataDir(dir string) (dialect, error) {
+	if dir == "" {
+		return nil, errors.New("store: neither a data folder nor a database URL was given")
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("the data folder can't be made: %w", err)
+	}
+	path, err := filepath.Abs(filepath.Join(dir, "drover.db"))
+	if err != nil {
+		return nil, fmt.Errorf("the data folder: %w", err)
+	}
+	// SQLite would make the file readable for everyone; its side files copy its mode.
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("the database file can't be opened (does it belong to another user?): %w", err)
+	}
+	if err := f.Close(); err != nil {
+		return nil, fmt.Errorf("the database file: %w", err)
+	}
+	return &sqliteDialect{path: path}, nil
+}
+
+// Engine is "sqlite" or "postgres".
+func (db *DB) Engine() string { return db.dialect.name() }
+
+// Instance names this open handle; it's new at each Open. Calls carry it, so that those a
+// dead process left open are known.
+func (db *DB) Instance() string { return db.instance }
+
+// Close writes what is queued, refusals too, and closes the database. What is asked of the
+// record afterwards fails with unavailable.
+func (db *DB) Close() error {
+	var err error
+	db.once.Do(func() {
+		db.closing.Lock()
+		db.closed = true
+		db.closing.Unlock()
+		db.stop()
+		db.wg.Wait()
+		err = errors.Join(db.write.Close(), db.read.Close())
+	})
+	return err
+}
+
+// Ping tells whether the database answers, for readiness.
+func (db *DB) Ping(ctx context.Context) error {
+	var v int64
+	if err := db.queryRow(ctx, `SELECT policy_version FROM store_state WHERE id = 1`).Scan(&v); err != nil {
+		return db.failed(err)
+	}
+	return nil
+}
+
+// pollLoop watches for other processes' changes and writes the touches.
+func (db *DB) pollLoop() {
+	defer db.wg.Done()
+	poll := time.NewTicker(pollInterval)
+	defer poll.Stop()
+	touch := time.NewTicker(touchInterval)
+	defer touch.Stop()
+	failing := false
+	for {
+		select {
+		case <-db.stopped.Done():
+			if err := db.flushTouches(context.Background()); err != nil {
+				db.log.Warn("times of last use were not written", "error", err)
+			}
+			return
+		case <-poll.C:
+			err := db.poll()
+			if err != nil && !failing && db.stopped.Err() == nil {
+				db.log.Error("the database doesn't answer; decisions use what was known", "error", err)
+			}
+			failing = err != nil
+		case <-touch.C:
+			if err := db.flushTouches(db.stopped); err != nil && db.stopped.Err() == nil {
+				db.log.Warn("times of last use were not written; tried again soon", "error", err)
+			}
+		}
+	}
+}
+
+func (db *DB) poll() error {
+	ctx, cancel := context.WithTimeout(db.stopped, pollTimeout)
+	defer cancel()
+	return db.Refresh(ctx)
+}
+
+// newID makes a UUIDv7 in its text form; within a process later ones sort after earlier.
+func newID() string { return uuid.Must(uuid.NewV7()).String() }
+
+// idAt is the smallest UUIDv7 of a moment: ids made earlier sort before it.
+func idAt(t time.Time) string {
+	var u uuid.UUID
+	ms := uint64(max(t.UnixMilli(), 0))
+	for i := range 6 {
+		u[i] = byte(ms >> (40 - 8*i))
+	}
+	u[6], u[8] = 0x70, 0x80
+	return u.String()
+}

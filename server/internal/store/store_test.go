@@ -1,0 +1,133 @@
+package store_test
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"fmt"
+	"net/url"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
+
+	"github.com/drover-fleet/drover/server/internal/enroll"
+	"github.com/drover-fleet/drover/server/internal/store"
+	"github.com/drover-fleet/drover/server/internal/store/storetest"
+	"github.com/drover-fleet/drover/server/internal/tunnel"
+)
+
+var (
+	_ tunnel.Store = (*store.DB)(nil)
+	_ enroll.Store = (*store.DB)(nil)
+)
+
+func TestConformance(t *testing.T) {
+	t.Run("sqlite", func(t *testing.T) { storetest.Run(t, sqliteConfig) })
+	t.Run("postgres", func(t *testing.T) {
+		requirePostgres(t)
+		storetest.Run(t, postgresConfig)
+	})
+}
+
+func sqliteConfig(t *testing.T) store.Config {
+	return store.Config{DataDir: t.TempDir()}
+}
+
+// postgresURL is DROVER_TEST_POSTGRES, or the usual local one.
+func postgresURL() string {
+	return cmp.Or(os.Getenv("DROVER_TEST_POSTGRES"), "postgres://postgres@127.0.0.1:5432/test")
+}
+
+// requirePostgres skips when no Postgres answers, or fails where everything is required.
+func requirePostgres(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	db, err := sql.Open("pgx", postgresURL())
+	if err == nil {
+		defer func() { _ = db.Close() }()
+		err = db.PingContext(ctx)
+	}
+	switch {
+	case err == nil:
+	case os.Getenv("DROVER_TEST_REQUIRE") == "all":
+		t.Fatal("Postgres doesn't answer, and DROVER_TEST_REQUIRE=all:", err)
+	default:
+		t.Skip("Postgres doesn't answer (DROVER_TEST_POSTGRES names one):", err)
+	}
+}
+
+// postgresConfig makes a schema of the test's own.
+func postgresConfig(t *testing.T) store.Config {
+	t.Helper()
+	ctx := context.Background()
+	admin, err := sql.Open("pgx", postgresURL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	schema := "drover_" + strings.ReplaceAll(uuid.NewString(), "-", "")
+	if _, err := admin.ExecContext(ctx, "CREATE SCHEMA "+schema); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if _, err := admin.ExecContext(ctx, "SET client_min_messages = warning; DROP SCHEMA "+schema+" CASCADE"); err != nil {
+			t.Error(err)
+		}
+		if err := admin.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	u, err := url.Parse(postgresURL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := u.Query()
+	q.Set("search_path", schema)
+	u.RawQuery = q.Encode()
+	return store.Config{DatabaseURL: u.String()}
+}
+
+func openConfig(t *testing.T, cfg store.Config) *store.DB {
+	t.Helper()
+	db, err := store.Open(context.Background(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return db
+}
+
+// engines runs a test on both.
+func engines(t *testing.T, run func(t *testing.T, cfg store.Config)) {
+	t.Run("sqlite", func(t *testing.T) { run(t, sqliteConfig(t)) })
+	t.Run("postgres", func(t *testing.T) {
+		requirePostgres(t)
+		run(t, postgresConfig(t))
+	})
+}
+
+func TestOpenRefuses(t *testing.T) {
+	for name, cfg := range map[string]store.Config{
+		"nothing":    {},
+		"not a URL":  {DatabaseURL: "postgres://user:secret@host:notaport/x"},
+		"no answer":  {DatabaseURL: "postgres://user:secret@127.0.0.1:1/x?connect_timeout=2"},
+		"not a path": {DataDir: "/dev/null/x"},
+	} {
+		db, err := store.Open(context.Background(), cfg)
+		if err == nil {
+			t.Error(name, "opened", db.Close())
+			continue
+		}
+		if strings.Contains(fmt.Sprint(err), "secret") {
+			t.Error(name, "shows the password:", err)
+		}
+	}
+}

@@ -1,0 +1,66 @@
+package tunnel
+
+import (
+	"github.com/drover-fleet/drover/protocol"
+)
+
+// cleanFacts cuts and cleans what a host says of itself: hostile text that goes on to
+// pages, logs, lists and models.
+func cleanFacts(f protocol.Facts) protocol.Facts {
+	out := protocol.Facts{
+		Hostname:     protocol.Line(f.Hostname, 253),
+		OS:           protocol.Line(f.OS, 256),
+		OSVersion:    protocol.Line(f.OSVersion, 256),
+		Arch:         protocol.Line(f.Arch, 256),
+		RunAs:        protocol.Line(f.RunAs, 256),
+		AgentVersion: protocol.Line(f.AgentVersion, 256),
+	}
+	for i, root := range f.Roots {
+		if i == protocol.MaxRoots {
+			break
+		}
+		out.Roots = append(out.Roots, protocol.Line(root, 256))
+	}
+	return out
+}
+
+// badCapabilities tells what is wrong with a list of capabilities, or "". Unlike texts,
+// names are never repaired: a list of tools is made of them.
+func badCapabilities(caps []protocol.Capability) string {
+	if len(caps) > protocol.MaxCapabilities {
+		return "too many capabilities"
+	}
+	seen := make(map[string]bool, len(caps))
+	for _, c := range caps {
+		switch {
+		case !capabilityName(c.Name):
+			return "a malformed capability name"
+		case c.Version < 1 || c.Version > 1<<20:
+			return "a capability's version out of range"
+		case seen[c.Name]:
+			return "a capability named twice"
+		}
+		seen[c.Name] = true
+	}
+	return ""
+}
+
+// capabilityName checks group_verb: [a-z0-9]+_[a-z0-9_]+, at most 40 characters.
+func capabilityName(s string) bool {
+	if len(s) > 40 {
+		return false
+	}
+	under := -1
+	for i := range len(s) {
+		c := s[i]
+		switch {
+		case c == '_':
+			if under < 0 {
+				under = i
+			}
+		case (c < 'a' || c > 'z') && (c < '0' || c > '9'):
+			return false
+		}
+	}
+	return under > 0 && under < len(s)-1
+}

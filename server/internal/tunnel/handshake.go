@@ -1,0 +1,274 @@
+package tunnel
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/mux"
+	"github.com/drover-fleet/drover/protocol/wsconn"
+	"github.com/drover-fleet/drover/server/internal/fleet"
+	"github.com/drover-fleet/drover/server/internal/presence"
+)
+
+// peer is an agent that passed the handshake.
+type peer struct {
+	id      fleet.AgentID
+	epoch   int64
+	session *mux.Session
+	facts   factsBox
+}
+
+// refusal ends a handshake; the agent is told.
+type refusal struct {
+	protocol.Refuse
+	err error // for the log
+}
+
+func (r *refusal) Error() string { return r.Reason + ": " + r.Message }
+
+func refuse(code protocol.Code, reason string, retry time.Duration, format string, args ...any) *refusal {
+	return &refusal{Refuse: protocol.Refuse{Type: protocol.TypeRefuse, Code: code, Reason: reason,
+		Message: fmt.Sprintf(format, args...), RetryAfterMS: retry.Milliseconds()}}
+}
+
+// Waiting times that refusals ask for.
+const (
+	retrySoon    = 5 * time.Second
+	retryLater   = 5 * time.Minute
+	retryRemoved = time.Hour
+)
+
+// handshake makes a known agent of a connection, or tells with what to close it.
+func (s *Server) handshake(conn *wsconn.Conn, remote string) (p *peer, code int, reason string) {
+	ctx, cancel := context.WithTimeout(s.ctx, protocol.HandshakeTimeout)
+	defer cancel()
+	var h greeting
+	p, err := s.greet(ctx, conn, &h)
+	if err == nil {
+		return p, 0, ""
+	}
+	log := s.cfg.Log.With("remote", remote, "agent", protocol.Line(h.hello.AgentID, 64))
+	var r *refusal
+	if !errors.As(err, &r) {
+		log.Info("handshake failed", "error", protocol.Line(err.Error(), 256))
+		return nil, 0, ""
+	}
+	log.Warn("agent refused", "reason", r.Reason, "message", r.Message, "error", r.err)
+	if s.write(ctx, conn, &r.Refuse) != nil {
+		return nil, 0, ""
+	}
+	return nil, protocol.CloseRefused, r.Reason
+}
+
+// greeting is what one handshake knows so far.
+type greeting struct {
+	hello   protocol.Hello
+	raw     []byte // the hello's bytes, which the signatures cover
+	id      fleet.AgentID
+	version int
+	agent   *fleet.Agent
+	removed bool
+}
+
+func (s *Server) greet(ctx context.Context, conn *wsconn.Conn, h *greeting) (*peer, error) {
+	if err := s.readHello(ctx, conn, h); err != nil {
+		return nil, err
+	}
+	if err := s.prove(ctx, conn, h); err != nil {
+		return nil, err
+	}
+	if err := s.admissible(h); err != nil {
+		return nil, err
+	}
+	if !s.locks.lock(ctx, h.id) {
+		return nil, refuse(protocol.CodeUnavailable, "busy", retrySoon, "another connection of this agent is being set up")
+	}
+	defer s.locks.unlock(h.id)
+	return s.welcome(ctx, conn, h)
+}
+
+func (s *Server) readHello(ctx context.Context, conn *wsconn.Conn, h *greeting) error {
+	if err := read(ctx, conn, protocol.TypeHello, &h.hello, &h.raw); err != nil {
+		return err
+	}
+	id, ok := fleet.ParseAgentID(h.hello.AgentID)
+	switch {
+	case !ok:
+		return refuse(protocol.CodeUnauthenticated, "unknown", retryLater, "this isn't an agent id")
+	case h.hello.Generation < 1 || h.hello.LastEpoch < 0 || h.hello.Instance == "" || len(h.hello.Instance) > protocol.MaxName || len(h.hello.Versions) > 64:
+		return refuse(protocol.CodeBadArgs, "malformed", retryLater, "the hello has a value out of range")
+	}
+	if bad := badCapabilities(h.hello.Capabilities); bad != "" {
+		return refuse(protocol.CodeBadArgs, "malformed", retryLater, "the hello has %s", bad)
+	}
+	h.id = id
+	if h.version, ok = protocol.Negotiate(h.hello.Versions); !ok {
+		return refuse(protocol.CodeUnsupported, "version", retryLater,
+			"this server speaks protocol versions %d to %d; update whichever is older", protocol.MinVersion, protocol.Version)
+	}
+	return nil
+}
+
+// prove exchanges signatures. An id or a key that isn't known gets a challenge like any
+// other, and the same refusal as a wrong signature: who has no key learns nothing.
+func (s *Server) prove(ctx context.Context, conn *wsconn.Conn, h *greeting) error {
+	agent, key, removed, err := s.cfg.Store.AgentForTunnel(ctx, h.id, h.hello.Generation)
+	if err != nil {
+		r := refuse(protocol.CodeUnavailable, "busy", retrySoon, "the server's database doesn't answer; come back in a moment")
+		r.err = err
+		return r
+	}
+	h.agent, h.removed = agent, removed
+	known := agent != nil && len(key) == ed25519.PublicKeySize
+	if !known {
+		key = make(ed25519.PublicKey, ed25519.PublicKeySize)
+		rand.Read(key)
+	}
+	nonce := make([]byte, protocol.NonceSize)
+	rand.Read(nonce)
+	if _, err := protocol.UnB64(h.hello.Nonce, protocol.NonceSize); err != nil {
+		return refuse(protocol.CodeBadArgs, "malformed", retryLater, "the hello's nonce must be %d bytes in base64url", protocol.NonceSize)
+	}
+	pub := s.cfg.ServerKey.Public().(ed25519.PublicKey)
+	err = s.write(ctx, conn, &protocol.Challenge{Type: protocol.TypeChallenge, Nonce: protocol.B64(nonce),
+		Signature: protocol.B64(ed25519.Sign(s.cfg.ServerKey, protocol.ServerTranscript(h.raw, nonce, key, pub)))})
+	if err != nil {
+		return err
+	}
+	var auth protocol.Auth
+	if err := read(ctx, conn, protocol.TypeAuth, &auth, nil); err != nil {
+		return err
+	}
+	sig, err := protocol.UnB64(auth.Signature, ed25519.SignatureSize)
+	if err != nil || !ed25519.Verify(key, protocol.AgentTranscript(h.raw, nonce, key, pub), sig) || !known {
+		return refuse(protocol.CodeUnauthenticated, "unknown", retryLater,
+			"no agent of this server has this id and key; enrol it with a token from: drover enroll create")
+	}
+	return nil
+}
+
+// admissible refuses, by name, an agent that has proved its key.
+func (s *Server) admissible(h *greeting) error {
+	if h.removed {
+		return refuse(protocol.CodeDenied, "removed", retryRemoved, "agent %s was removed by an operator; its id isn't used again", h.id)
+	}
+	if h.agent.Generation != h.hello.Generation {
+		return refuse(protocol.CodeUnauthenticated, "generation", retryRemoved,
+			"agent %s was enrolled again with a newer key (generation %d); this one is void", h.id, h.agent.Generation)
+	}
+	if left := s.marks.left(h.id, time.Now()); left > 0 {
+		return refuse(protocol.CodeDenied, "quarantined", left, "agent %s broke the protocol repeatedly; it's quarantined for %s", h.id, left.Round(time.Second))
+	}
+	return nil
+}
+
+// displace decides about an agent that is connected already: the same process or a dead
+// connection gives way, another living process doesn't.
+func (s *Server) displace(ctx context.Context, h *greeting) (presence.Entry, error) {
+	old, ok := s.cfg.Presence.Lookup(h.id)
+	if !ok || old.Generation != h.hello.Generation || old.Instance == h.hello.Instance {
+		return old, nil
+	}
+	wait, cancel := context.WithTimeout(ctx, duplicateWait)
+	defer cancel()
+	if old.Session.Ping(wait) != nil {
+		return old, nil
+	}
+	s.quarantine(h.id, "duplicate", time.Now().Add(quarantineTime))
+	return old, refuse(protocol.CodeConflict, "duplicate", retryLater,
+		"agent %s is connected from another process with the same key; a copied state folder needs its own: drover enroll create", h.id)
+}
+
+func (s *Server) welcome(ctx context.Context, conn *wsconn.Conn, h *greeting) (*peer, error) {
+	old, err := s.displace(ctx, h)
+	if err != nil {
+		return nil, err
+	}
+	epoch, forked, err := s.cfg.Store.NextEpoch(ctx, h.id, h.hello.Generation, h.hello.Instance, h.hello.LastEpoch)
+	if err != nil {
+		r := refuse(protocol.CodeUnavailable, "busy", retrySoon, "the connection couldn't be recorded; come back in a moment")
+		r.err = err
+		return nil, r
+	}
+	if forked {
+		s.quarantine(h.id, "forked", time.Time{})
+		return nil, refuse(protocol.CodeConflict, "quarantined", retryRemoved,
+			"this is an old copy of agent %s's state: it has been connected since from another; enrol it anew: drover enroll create --replace", h.id)
+	}
+	if old.Session != nil {
+		old.Session.Close(protocol.CloseReplaced, "a newer connection of this agent took over")
+	}
+	// Before it counts as online: the first call must find what the agent offers.
+	if err := s.cfg.Store.UpdateFacts(ctx, h.id, epoch, cleanFacts(h.hello.Facts), h.hello.Capabilities); err != nil {
+		r := refuse(protocol.CodeUnavailable, "busy", retrySoon, "the connection couldn't be recorded; come back in a moment")
+		r.err = err
+		return nil, r
+	}
+	p := &peer{id: h.id, epoch: epoch}
+	s.prepare(p, conn)
+	// Calls that come from here on wait in the session until the welcome is out.
+	_, ok := s.cfg.Presence.Register(presence.Entry{Agent: h.id, Generation: h.hello.Generation, Epoch: epoch,
+		Instance: h.hello.Instance, Since: time.Now(), Session: p.session})
+	if !ok {
+		p.session.Close(protocol.CloseGoingAway, "the server is stopping")
+		return nil, errors.New("the server is stopping")
+	}
+	if err := s.write(ctx, conn, s.welcomeFrame(h.version, epoch)); err != nil {
+		p.session.Close(0, "")
+		return nil, err
+	}
+	conn.Established()
+	s.cfg.Log.Info("agent online", "agent", string(h.id), "epoch", epoch, "generation", h.hello.Generation)
+	return p, nil
+}
+
+func (s *Server) welcomeFrame(version int, epoch int64) *protocol.Welcome {
+	w := &protocol.Welcome{Type: protocol.TypeWelcome, Version: version, Epoch: epoch,
+		KeepAliveMS: s.cfg.KeepAlive.Milliseconds(), ServerTime: time.Now().UnixMicro()}
+	if s.cfg.NextServerKey != nil {
+		w.NextServerKey = protocol.B64(s.cfg.NextServerKey)
+		w.NextServerKeySignature = protocol.B64(ed25519.Sign(s.cfg.ServerKey, protocol.NextKeyTranscript(s.cfg.NextServerKey)))
+	}
+	return w
+}
+
+// prepare makes the peer's session. It's registered before Run; calls wait meanwhile.
+func (s *Server) prepare(p *peer, conn *wsconn.Conn) {
+	p.session = mux.New(conn, mux.Config{
+		KeepAlive: s.cfg.KeepAlive,
+		Notify:    func(f any) { s.onFrame(p, f) },
+		Ended:     func(error) { s.cfg.Presence.Unregister(p.id, p.epoch) },
+	})
+}
+
+func (s *Server) write(ctx context.Context, conn *wsconn.Conn, frame any) error {
+	b, err := protocol.Encode(frame)
+	if err != nil {
+		return err
+	}
+	return conn.Write(ctx, false, b)
+}
+
+// read reads one frame of the handshake. raw, if not nil, gets a copy of its bytes.
+func read(ctx context.Context, conn *wsconn.Conn, want protocol.Type, v any, raw *[]byte) error {
+	bin, msg, err := conn.Read(ctx)
+	if err != nil {
+		return err
+	}
+	t, err := protocol.PeekType(msg)
+	if bin || err != nil || t != want {
+		return refuse(protocol.CodeBadArgs, "malformed", retryLater, "expected a %s frame", want)
+	}
+	if err := protocol.DecodeInto(msg, v); err != nil {
+		return refuse(protocol.CodeBadArgs, "malformed", retryLater, "the %s frame: %v", want, err)
+	}
+	if raw != nil {
+		*raw = append([]byte(nil), msg...)
+	}
+	return nil
+}

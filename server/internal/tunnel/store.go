@@ -1,0 +1,41 @@
+package tunnel
+
+import (
+	"context"
+	"crypto/ed25519"
+	"time"
+
+	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/server/internal/fleet"
+)
+
+// Store is what the tunnel asks of the database. Every method is safe for concurrent use
+// and bounded by its ctx.
+type Store interface {
+	// AgentForTunnel finds a registered agent and the public key of exactly this
+	// generation. An id that never existed: nil agent, nil error. A removed agent comes back
+	// with removed set (and its key, if that is still kept). A generation that was
+	// superseded comes back with its own key and an agent whose Generation is the present
+	// one; a generation that never existed has a nil key.
+	AgentForTunnel(ctx context.Context, id fleet.AgentID, generation int64) (a *fleet.Agent, key ed25519.PublicKey, removed bool, err error)
+	// NextEpoch gives a connection its number: greater than every number given before for
+	// this agent, by any replica and also before a backup was restored (the store's
+	// incarnation is its high part). It remembers instance and stores the number as the
+	// agent's current epoch. acked is the highest epoch that the agent has acknowledged, 0
+	// for none; a lastEpoch below it means that the identity was forked: then forked is true
+	// and nothing is changed. A generation that isn't the present one, or a removed agent:
+	// an error.
+	NextEpoch(ctx context.Context, id fleet.AgentID, generation int64, instance string, lastEpoch int64) (epoch int64, forked bool, err error)
+	// AckEpoch records that the agent has stored this epoch. A number below one that was
+	// acknowledged already, or of another generation, changes nothing and is no error.
+	AckEpoch(ctx context.Context, id fleet.AgentID, generation, epoch int64) error
+	// UpdateFacts replaces what the host says of itself, already cleaned and cut. It does
+	// nothing when epoch isn't the agent's current one.
+	UpdateFacts(ctx context.Context, id fleet.AgentID, epoch int64, facts protocol.Facts, caps []protocol.Capability) error
+	// TouchLastSeen sets last_seen of these agents to at, unless it's later already.
+	TouchLastSeen(ctx context.Context, at time.Time, ids ...fleet.AgentID) error
+	// Quarantine notes that something is wrong with an agent's identity or behaviour, for
+	// operators to see: reason is duplicate, forked or violations; until is zero when only a
+	// new key ends it (forked). It doesn't end a live connection. A new generation clears it.
+	Quarantine(ctx context.Context, id fleet.AgentID, reason string, at, until time.Time) error
+}

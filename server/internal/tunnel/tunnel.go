@@ -1,0 +1,239 @@
+// Package tunnel accepts agents: GET /agent/v1/tunnel, the handshake, then a mux session
+// that presence routes calls to. Nothing an agent sends reaches beyond its own connection.
+package tunnel
+
+import (
+	"context"
+	"crypto/ed25519"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/mux"
+	"github.com/drover-fleet/drover/protocol/wsconn"
+	"github.com/drover-fleet/drover/server/internal/fleet"
+	"github.com/drover-fleet/drover/server/internal/presence"
+)
+
+// Config sets up a Server. Store, Presence, ServerKey and Log are required.
+type Config struct {
+	Store     Store
+	Presence  *presence.Registry
+	ServerKey ed25519.PrivateKey
+	Log       *slog.Logger
+	// KeepAlive is the interval of pings; protocol.KeepAlive when zero.
+	KeepAlive time.Duration
+	// MaxHandshakes bounds the connections whose agent isn't known yet; 512 when zero. More
+	// are answered 503 with Retry-After.
+	MaxHandshakes int
+	// NextServerKey, if not nil, is announced to agents, signed with ServerKey.
+	NextServerKey ed25519.PublicKey
+	// Resumed, if not nil, hears an agent's answer to Session.Send of a resume. It must not
+	// block.
+	Resumed func(id fleet.AgentID, epoch int64, r protocol.Resume)
+}
+
+const (
+	defaultHandshakes = 512
+	duplicateWait     = 2 * time.Second
+	storeTimeout      = 10 * time.Second
+	touchEvery        = time.Minute
+)
+
+// Stats are counters for metrics, since the start.
+type Stats struct {
+	Handshakes int64 // tried
+	Refused    int64 // refused or failed
+	Violations int64 // connections ended because the agent broke the protocol
+	Dead       int64 // connections ended without a sign of life
+}
+
+// Server is the http.Handler for agents. New makes one; Run keeps last_seen fresh; Close
+// ends what's left.
+type Server struct {
+	cfg    Config
+	ctx    context.Context // ends at Close; sessions and their store writes hang on it
+	cancel context.CancelFunc
+	slots  chan struct{} // handshakes that run
+	locks  idLocks
+	marks  marks
+	all    sync.WaitGroup
+
+	mu     sync.Mutex
+	closed bool
+
+	handshakes, refused, violations, dead atomic.Int64
+}
+
+// New makes a server.
+func New(cfg Config) *Server {
+	if cfg.KeepAlive == 0 {
+		cfg.KeepAlive = protocol.KeepAlive
+	}
+	if cfg.MaxHandshakes == 0 {
+		cfg.MaxHandshakes = defaultHandshakes
+	}
+	s := &Server{cfg: cfg, slots: make(chan struct{}, cfg.MaxHandshakes)}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	return s
+}
+
+// Stats returns the counters.
+func (s *Server) Stats() Stats {
+	return Stats{Handshakes: s.handshakes.Load(), Refused: s.refused.Load(), Violations: s.violations.Load(), Dead: s.dead.Load()}
+}
+
+// Run writes last_seen of the connected agents once a minute, until ctx ends.
+func (s *Server) Run(ctx context.Context) error {
+	t := time.NewTicker(touchEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-t.C:
+		}
+		var ids []fleet.AgentID
+		for _, e := range s.cfg.Presence.List() {
+			ids = append(ids, e.Agent)
+		}
+		if len(ids) > 0 {
+			s.touch(ids...)
+		}
+	}
+}
+
+func (s *Server) touch(ids ...fleet.AgentID) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), storeTimeout)
+	defer cancel()
+	if err := s.cfg.Store.TouchLastSeen(ctx, time.Now(), ids...); err != nil {
+		s.cfg.Log.Warn("last_seen was not written", "agents", len(ids), "error", err)
+	}
+}
+
+// Close tells every agent to come back later (each at its own time), ends all connections
+// and waits for them, at most until ctx ends.
+func (s *Server) Close(ctx context.Context) error {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	s.cfg.Presence.Drain("the server is restarting", func() time.Duration {
+		return time.Second + rand.N(4*time.Second)
+	})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		s.all.Wait()
+	}()
+	select {
+	case <-done:
+		s.cancel()
+		return nil
+	case <-ctx.Done():
+		s.cancel()
+		return context.Cause(ctx)
+	}
+}
+
+// enter counts a connection, unless the server is closing.
+func (s *Server) enter() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return false
+	}
+	s.all.Add(1)
+	return true
+}
+
+// ServeHTTP accepts one agent. It returns when the handshake is over; the session runs in
+// goroutines of its own, so that a connection keeps neither the HTTP server's goroutine nor
+// the request.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if !s.enter() {
+		tooBusy(w)
+		return
+	}
+	select {
+	case s.slots <- struct{}{}:
+	default:
+		s.all.Done()
+		tooBusy(w)
+		return
+	}
+	conn, err := wsconn.Accept(w, r)
+	if err != nil {
+		<-s.slots
+		s.all.Done()
+		return
+	}
+	go func() {
+		defer s.all.Done()
+		s.serve(conn, r.RemoteAddr)
+	}()
+}
+
+func tooBusy(w http.ResponseWriter) {
+	w.Header().Set("Retry-After", "5")
+	http.Error(w, "too many agents are connecting at once; come back in 5 s", http.StatusServiceUnavailable)
+}
+
+func (s *Server) serve(conn *wsconn.Conn, remote string) {
+	s.handshakes.Add(1)
+	p, code, reason := s.handshake(conn, remote)
+	<-s.slots
+	if p == nil {
+		s.refused.Add(1)
+		_ = conn.Close(code, reason) // it's refused or has failed; how it closes doesn't matter
+		return
+	}
+	s.runSession(p)
+}
+
+// runSession runs an accepted agent's session to its end. It's a function of its own so
+// that the handshake's stack is gone meanwhile.
+func (s *Server) runSession(p *peer) {
+	err := p.session.Run(s.ctx)
+	s.cfg.Presence.Unregister(p.id, p.epoch)
+	s.touch(p.id)
+	s.ended(p, err)
+}
+
+func (s *Server) ended(p *peer, err error) {
+	log := s.cfg.Log.With("agent", string(p.id), "epoch", p.epoch)
+	var v *mux.Violation
+	switch {
+	case errors.As(err, &v):
+		s.violations.Add(1)
+		log.Warn("agent broke the protocol and was disconnected", "reason", v.Reason)
+		s.struck(p.id)
+	case errors.Is(err, mux.ErrDead):
+		s.dead.Add(1)
+		log.Info("agent offline: no sign of life")
+	default:
+		log.Info("agent offline", "reason", protocol.Line(err.Error(), 256))
+	}
+}
+
+// struck counts a violation; the third within an hour quarantines the agent for a while.
+func (s *Server) struck(id fleet.AgentID) {
+	until, quarantined := s.marks.strike(id, time.Now())
+	if !quarantined {
+		return
+	}
+	s.cfg.Log.Error("agent quarantined: it broke the protocol three times", "agent", string(id), "until", until)
+	s.quarantine(id, "violations", until)
+}
+
+func (s *Server) quarantine(id fleet.AgentID, reason string, until time.Time) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), storeTimeout)
+	defer cancel()
+	if err := s.cfg.Store.Quarantine(ctx, id, reason, time.Now(), until); err != nil {
+		s.cfg.Log.Error("a quarantine was not written", "agent", string(id), "reason", reason, "error", err)
+	}
+}

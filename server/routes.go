@@ -1,0 +1,62 @@
+package server
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/go-chi/chi/v5"
+
+	"github.com/drover-fleet/drover/server/internal/authn"
+	"github.com/drover-fleet/drover/server/internal/edge"
+	"github.com/drover-fleet/drover/server/internal/fleet"
+	"github.com/drover-fleet/drover/server/internal/obs"
+	"github.com/drover-fleet/drover/server/internal/ui"
+)
+
+// routes is every door of a server. What agents dial is authenticated by key and needs no
+// Host check; everything else is for clients and browsers.
+func (s *Server) routes() (http.Handler, error) {
+	var hosts, origins []string
+	if s.cfg.PublicURL != "" {
+		name, err := edge.HostName(s.cfg.PublicURL)
+		if err != nil {
+			return nil, err
+		}
+		origin, err := edge.Origin(s.cfg.PublicURL)
+		if err != nil {
+			return nil, err
+		}
+		hosts, origins = []string{name}, []string{origin}
+	}
+	crossOrigin, err := edge.CrossOrigin(origins...)
+	if err != nil {
+		return nil, err
+	}
+	r := chi.NewRouter()
+	r.Use(edge.RequestID, obs.Requests(s.log, s.metrics), edge.Recover(s.log))
+	r.Get("/agent/v1/tunnel", s.tunnel.ServeHTTP)
+	r.Post("/agent/v1/enroll", s.enroll.ServeHTTP)
+	r.Group(func(r chi.Router) {
+		r.Use(edge.Hosts(hosts...), crossOrigin)
+		s.rest.Mount(r)
+		r.With(edge.Authenticate(s.bearer)).Handle("/mcp", s.mcp)
+		r.Handle("/*", ui.Handler())
+	})
+	return r, nil
+}
+
+// bearer authenticates MCP: by the Authorization header alone, never by a page's cookie.
+func (s *Server) bearer(r *http.Request) (fleet.Principal, error) {
+	who, _, err := s.authn.Bearer(r)
+	return who, err
+}
+
+// FirstPAT makes an administrator's token for all agents and tools: what drover dev hands
+// to its user, and what tests begin with.
+func (s *Server) FirstPAT(ctx context.Context, name string) (token string, err error) {
+	token, _, err = s.authn.CreatePAT(ctx, authn.System("first-run"), authn.NewPAT{
+		Name: name, Admin: true,
+		Grant: fleet.Grant{Agents: fleet.AgentSet{All: true}, Tools: fleet.ToolSet{All: true}},
+	})
+	return token, err
+}

@@ -1,0 +1,218 @@
+// Package server wires a replica together: the store, who may do what, the path of a
+// call, the tunnels and the two HTTP edges.
+package server
+
+import (
+	"context"
+	"crypto/ed25519"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/server/internal/authn"
+	"github.com/drover-fleet/drover/server/internal/dispatch"
+	"github.com/drover-fleet/drover/server/internal/enroll"
+	"github.com/drover-fleet/drover/server/internal/fleet"
+	"github.com/drover-fleet/drover/server/internal/mcpapi"
+	"github.com/drover-fleet/drover/server/internal/obs"
+	"github.com/drover-fleet/drover/server/internal/presence"
+	"github.com/drover-fleet/drover/server/internal/restapi"
+	"github.com/drover-fleet/drover/server/internal/store"
+	"github.com/drover-fleet/drover/server/internal/tunnel"
+)
+
+// Server is one replica.
+type Server struct {
+	cfg      Config
+	log      *slog.Logger
+	db       *store.DB
+	key      ed25519.PrivateKey
+	authn    *authn.Service
+	enroll   *enroll.Service
+	presence *presence.Registry
+	dispatch *dispatch.Dispatcher
+	tunnel   *tunnel.Server
+	mcp      *mcpapi.API
+	rest     *restapi.API
+	metrics  *obs.Metrics
+	listener net.Listener
+	http     *http.Server
+}
+
+// New opens the store, migrates it, and takes the address, so that a busy port or a
+// damaged database is reported before anything is served. The caller must call Run or Close.
+func New(cfg Config, log *slog.Logger) (*Server, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(cfg.DataDir, 0o700); err != nil {
+		return nil, fmt.Errorf("the data folder: %w", err)
+	}
+	s := &Server{cfg: cfg, log: log}
+	if s.key, err = enroll.LoadServerKey(cfg.DataDir); err != nil {
+		return nil, err
+	}
+	if s.listener, err = net.Listen("tcp", cfg.Listen); err != nil {
+		return nil, err
+	}
+	s.db, err = store.Open(context.Background(), store.Config{DataDir: cfg.DataDir, DatabaseURL: cfg.DatabaseURL, Log: log})
+	if err != nil {
+		_ = s.listener.Close()
+		return nil, err
+	}
+	if err := s.wire(); err != nil {
+		_ = s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// wire makes the parts and joins them.
+func (s *Server) wire() error {
+	s.metrics = obs.NewMetrics(s.cfg.Version)
+	s.authn = authn.New(s.db)
+	s.presence = presence.New(nil)
+	s.dispatch = dispatch.New(dispatch.Config{
+		Store: s.db, Router: s.presence, Online: s.online, Alive: s.authn.Alive, Metrics: s.metrics, Log: s.log,
+	})
+	s.enroll = enroll.New(enroll.Config{Store: s.db, ServerKey: s.key, Log: s.log, CloseAgent: s.closeAgent})
+	s.tunnel = tunnel.New(tunnel.Config{
+		Store: s.db, Presence: s.presence, ServerKey: s.key, KeepAlive: s.cfg.KeepAlive, Log: s.log,
+	})
+	s.mcp = mcpapi.New(mcpapi.Config{Dispatch: s.dispatch, Fleet: s.dispatch, Log: s.log, Version: s.cfg.Version})
+	var err error
+	s.rest, err = restapi.New(restapi.Config{
+		Dispatch: s.dispatch, PATs: s.authn, Enrolment: s.enroll, Store: s.db, Metrics: s.metrics.Handler(),
+		Secure: strings.HasPrefix(s.cfg.PublicURL, "https:"), Log: s.log, Version: s.cfg.Version,
+	})
+	if err != nil {
+		return err
+	}
+	s.metrics.Gauge("drover_agents_online", "Agents with a live tunnel to this server.", func() float64 { return float64(s.presence.Len()) })
+	s.metrics.Gauge("drover_calls_open", "Calls under way on this server.", func() float64 { return float64(s.dispatch.Open()) })
+	handler, err := s.routes()
+	if err != nil {
+		return err
+	}
+	s.http = &http.Server{
+		Handler: handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
+		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
+	}
+	return nil
+}
+
+// online is what presence knows of an agent, for lists.
+func (s *Server) online(id fleet.AgentID) (bool, time.Time) {
+	online, since, _ := s.presence.State(id)
+	return online, since
+}
+
+// closeAgent ends what a removed or re-keyed agent still has open here.
+func (s *Server) closeAgent(id fleet.AgentID, code int, reason string) {
+	s.presence.CloseAgent(id, code, reason)
+	s.dispatch.Enforce()
+}
+
+// URL is where this server listens, as http://HOST:PORT.
+func (s *Server) URL() string {
+	a := s.listener.Addr().(*net.TCPAddr)
+	host := a.IP.String()
+	if a.IP.IsUnspecified() {
+		host = "127.0.0.1"
+	}
+	return "http://" + net.JoinHostPort(host, fmt.Sprint(a.Port))
+}
+
+// Run serves until ctx is done, then drains: no new calls, running ones get DrainTimeout,
+// agents are told to come back. It returns nil after an orderly end.
+func (s *Server) Run(ctx context.Context) error {
+	defer func() { _ = s.Close() }()
+	n, err := s.db.CloseOrphans(ctx, "the server ended while this call was open: it may have run. Check on the host before calling again")
+	if err != nil {
+		return err
+	}
+	if n > 0 {
+		s.log.Warn("calls were open when the server last ended; their outcome is unknown", "calls", n)
+	}
+	watch, stop := context.WithCancel(context.Background())
+	watched := make(chan struct{})
+	go func() { defer close(watched); s.watch(watch) }()
+	touched := make(chan error, 1)
+	go func() { touched <- s.tunnel.Run(watch) }()
+	defer func() { stop(); <-watched; <-touched }()
+
+	failed := make(chan error, 1)
+	go func() { failed <- s.http.Serve(s.listener) }()
+	s.log.Info("serving", "url", s.URL(), "store", s.db.Engine(), "data", s.cfg.DataDir, "version", s.cfg.Version)
+	select {
+	case err := <-failed:
+		return fmt.Errorf("http: %w", err)
+	case <-ctx.Done():
+	}
+	s.log.Info("stopping", "open_calls", s.dispatch.Open())
+	return s.shutdown()
+}
+
+func (s *Server) shutdown() error {
+	ctx, cancel := context.WithTimeout(context.Background(), s.cfg.DrainTimeout)
+	defer cancel()
+	s.rest.Draining()
+	s.dispatch.Drain(ctx)
+	if err := s.tunnel.Close(ctx); err != nil {
+		s.log.Warn("some tunnels were cut", "err", err)
+	}
+	s.mcp.Close()
+	if err := s.http.Shutdown(ctx); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	return s.http.Close()
+}
+
+// Close releases what New took. Run does it by itself.
+func (s *Server) Close() error {
+	_ = s.listener.Close()
+	return s.db.Close()
+}
+
+// watch keeps what runs in step with the policy, whoever changed it: a revoked credential
+// or a removed agent ends its calls and streams here within a second.
+func (s *Server) watch(ctx context.Context) {
+	tick := time.NewTicker(500 * time.Millisecond)
+	defer tick.Stop()
+	version, pruned := int64(-1), time.Now()
+	for n := 0; ; n++ {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if snap := s.db.Snapshot(); snap.Version != version || n%10 == 0 { // expiry moves no version
+			version = snap.Version
+			s.enforce(snap)
+		}
+		if time.Since(pruned) > 10*time.Minute {
+			pruned = time.Now()
+			if _, err := s.db.PruneResults(ctx, s.cfg.ResultTTL); err != nil {
+				s.log.Warn("old results could not be pruned", "err", err)
+			}
+		}
+	}
+}
+
+// enforce closes what the policy no longer allows.
+func (s *Server) enforce(snap *store.Snapshot) {
+	for _, e := range s.presence.List() {
+		if a := snap.Agents[e.Agent]; a == nil || a.Generation != e.Generation {
+			s.presence.CloseAgent(e.Agent, protocol.CloseRemoved, "the agent was removed, or given a new key")
+		}
+	}
+	s.dispatch.Enforce()
+	s.mcp.Enforce(s.authn.Alive)
+}
