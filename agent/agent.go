@@ -1,0 +1,232 @@
+// Package agent is the program on a managed host: it keeps a tunnel to its server and
+// executes the calls that were sealed for its key.
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"os"
+	"os/user"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/drover-fleet/drover/agent/internal/capability"
+	"github.com/drover-fleet/drover/agent/internal/guard"
+	"github.com/drover-fleet/drover/agent/internal/identity"
+	"github.com/drover-fleet/drover/agent/internal/link"
+	"github.com/drover-fleet/drover/agent/internal/run"
+	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/mux"
+)
+
+// stopTime is how long a stopping agent waits for its calls to be ended: a command that
+// ignores being asked is killed well within it.
+const stopTime = 8 * time.Second
+
+// answerTime is how long the answers of calls that a stop has ended get to go out.
+const answerTime = 500 * time.Millisecond
+
+// Agent is one agent of one server.
+type Agent struct {
+	cfg    Config
+	log    *slog.Logger
+	client *http.Client
+}
+
+// New makes an agent; Run does it. The error says what in cfg can't work.
+func New(cfg Config, log *slog.Logger) (*Agent, error) {
+	if err := cfg.check(); err != nil {
+		return nil, err
+	}
+	client, err := link.NewClient(cfg.CAFile)
+	if err != nil {
+		return nil, err
+	}
+	return &Agent{cfg: cfg, log: log, client: client}, nil
+}
+
+// Enrol registers this host's key by the token and stores the enrolment. It returns the
+// agent id that the operator gave.
+func (a *Agent) Enrol(ctx context.Context) (agentID string, err error) {
+	token, err := a.cfg.token()
+	if err != nil {
+		return "", err
+	}
+	id, err := a.enrol(ctx, token)
+	if err != nil {
+		return "", err
+	}
+	return id.AgentID(), id.Close()
+}
+
+func (a *Agent) enrol(ctx context.Context, token string) (*identity.Identity, error) {
+	switch {
+	case token == "":
+		return nil, identity.ErrNotEnrolled
+	case a.cfg.Server == "":
+		return nil, errors.New("no server to enrol with: give --server URL")
+	}
+	return identity.Enrol(ctx, identity.Enrolment{Dir: a.cfg.State, Server: a.cfg.Server, Token: token, Hostname: hostname(),
+		Client: a.client, Plaintext: a.cfg.Plaintext, Replace: a.cfg.Replace})
+}
+
+// Run enrols if that's still to be done and then serves until ctx ends; it returns nil
+// then. Calls that run at that moment are ended first, and the server told so.
+func (a *Agent) Run(ctx context.Context) error {
+	id, err := a.identity(ctx)
+	if err != nil {
+		return err
+	}
+	defer id.Close()
+	files, err := guard.NewFiles(a.cfg.Roots)
+	if err != nil {
+		return err
+	}
+	defer files.Close()
+	if err := files.Hide(a.cfg.State); err != nil {
+		return err
+	}
+	log := a.log.With("agent", id.AgentID())
+	a.greet(id, files, log)
+
+	reg := &run.Registry{}
+	capability.Bind(reg, &capability.Host{AgentID: id.AgentID(), Version: a.cfg.Version, RunAs: runAs(), Files: files, Log: log})
+	runner := run.New(reg, run.Identity{Fingerprint: id.Fingerprint(), Generation: id.Generation()}, log)
+	var up atomic.Pointer[mux.Session]
+	l := link.New(link.Options{Server: id.ServerURL(), Identity: id, Handler: runner, Resume: runner.Resume, Log: log, Client: a.client,
+		Connected: func(c link.Connection) { up.Store(c.Session) },
+		Facts:     func() (protocol.Facts, []protocol.Capability) { return a.facts(files), reg.Capabilities() }})
+
+	// The tunnel outlives ctx until the calls have ended, so that their answers still go out.
+	tunnel, hangUp := context.WithCancel(context.WithoutCancel(ctx))
+	defer hangUp()
+	unlink := context.AfterFunc(ctx, func() {
+		defer hangUp()
+		a.stop(ctx, runner, up.Load())
+	})
+	defer unlink()
+	return l.Run(tunnel)
+}
+
+// stop ends the calls and says goodbye. session is the latest one, nil if there was none.
+func (a *Agent) stop(ctx context.Context, runner *run.Runner, session *mux.Session) {
+	a.log.Info("stopping")
+	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTime)
+	defer cancel()
+	ended := runner.Shutdown(limit)
+	if session == nil || !session.Alive() {
+		return
+	}
+	if ended > 0 {
+		// The session doesn't tell when an answer has gone out.
+		timer := time.NewTimer(answerTime)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-session.Done():
+		}
+	}
+	session.Goodbye("the agent stops", 0)
+	select {
+	case <-session.Done():
+	case <-limit.Done():
+	}
+}
+
+// identity opens the enrolment, or makes it. A server that can't be reached yet is waited
+// for: on the first start of a whole installation the agent may be the first.
+func (a *Agent) identity(ctx context.Context) (*identity.Identity, error) {
+	id, err := identity.Open(a.cfg.State)
+	if err == nil {
+		// The token may be spent and its file removed: nothing depends on them any more.
+		if a.cfg.Token != "" || a.cfg.TokenFile != "" {
+			a.log.Info("enrolled already; the token isn't used", "agent", id.AgentID())
+		}
+		if err := a.use(id); err != nil {
+			return nil, errors.Join(err, id.Close())
+		}
+		return id, nil
+	}
+	if !errors.Is(err, identity.ErrNotEnrolled) {
+		return nil, err
+	}
+	token, err := a.cfg.token()
+	if err != nil {
+		return nil, err
+	}
+	for wait := time.Second; ; wait = min(2*wait, 30*time.Second) {
+		id, err = a.enrol(ctx, token)
+		var unreachable *url.Error
+		if !errors.As(err, &unreachable) || ctx.Err() != nil {
+			break
+		}
+		pause := wait/2 + rand.N(wait)
+		a.log.Warn("can't enrol yet", "err", err, "again_in", pause.Round(time.Second))
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("enrol: %w", err)
+	}
+	a.log.Info("enrolled", "agent", id.AgentID(), "server", a.cfg.Server)
+	return id, nil
+}
+
+// use sets the server's URL where it was given anew, and holds the stored one to the same
+// rule about plain http.
+func (a *Agent) use(id *identity.Identity) error {
+	if a.cfg.Server != "" {
+		return id.SetServerURL(a.cfg.Server)
+	}
+	return identity.CheckURL(id.ServerURL(), a.cfg.Plaintext)
+}
+
+// greet logs what the host's owner should know of how the agent runs.
+func (a *Agent) greet(id *identity.Identity, files *guard.Files, log *slog.Logger) {
+	log.Info("agent starts", "version", a.cfg.Version, "server", id.ServerURL(), "state", a.cfg.State, "run_as", runAs())
+	if privileged() {
+		log.Warn("the agent runs as the system's administrator, and so does every command that it's sent")
+	}
+	if files.Confined() {
+		log.Info("file tools are confined; commands aren't", "roots", files.Roots())
+	}
+}
+
+// facts are what the host says of itself.
+func (a *Agent) facts(files *guard.Files) protocol.Facts {
+	return protocol.Facts{Hostname: hostname(), OS: runtime.GOOS, OSVersion: protocol.Line(osVersion(), 128), Arch: runtime.GOARCH,
+		RunAs: runAs(), AgentVersion: a.cfg.Version, Roots: shown(files.Roots())}
+}
+
+func shown(paths []string) []string {
+	var out []string
+	for _, p := range paths {
+		out = append(out, guard.Escape(p))
+	}
+	return out
+}
+
+func hostname() string {
+	name, err := os.Hostname()
+	if err != nil {
+		return ""
+	}
+	return protocol.Line(name, 253)
+}
+
+// runAs is the user that the agent and its commands run as.
+func runAs() string {
+	if u, err := user.Current(); err == nil {
+		return protocol.Line(u.Username, 128)
+	}
+	return strings.TrimSpace(os.Getenv("USER"))
+}

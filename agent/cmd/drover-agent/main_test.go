@@ -1,0 +1,152 @@
+//go:build linux
+
+package main_test
+
+import (
+	"crypto/rand"
+	"encoding/json"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/drover-fleet/drover/protocol"
+)
+
+// binary builds the agent as a release is.
+func binary(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "drover-agent")
+	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -X main.version=9.8.7", "-o", path, ".")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return path
+}
+
+// token is a well-formed enrolment token, which no server made.
+func token(t *testing.T) string {
+	t.Helper()
+	var token protocol.EnrolToken
+	rand.Read(token.Seed[:])
+	return token.String()
+}
+
+// deadPort is a loopback URL that nothing answers.
+func deadPort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return "http://" + l.Addr().String()
+}
+
+func TestG10_TheTokenStandsNeitherInEnvironmentNorCommandLine(t *testing.T) {
+	agent, secret := binary(t), token(t)
+	for name, c := range map[string]struct{ args, env []string }{
+		"environment": {nil, []string{"DROVER_ENROLL_TOKEN=" + secret}},
+		"flag":        {[]string{"--token", secret}, nil},
+		"flag with =": {[]string{"--token=" + secret}, nil},
+		"both":        {[]string{"--token", secret}, []string{"DROVER_ENROLL_TOKEN=" + secret}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			log, err := os.Create(t.TempDir() + "/log")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer log.Close()
+			cmd := exec.Command(agent, append([]string{"run", "--server", deadPort(t), "--state", t.TempDir() + "/state"}, c.args...)...)
+			cmd.Env, cmd.Stderr = append(os.Environ(), c.env...), log
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
+			// It has the token, and so waits for the server to appear.
+			said := ""
+			tick := time.NewTicker(10 * time.Millisecond)
+			defer tick.Stop()
+			for end := time.Now().Add(10 * time.Second); !strings.Contains(said, "can't enrol yet") && time.Now().Before(end); <-tick.C {
+				said = contents(t, log.Name())
+			}
+			dir := "/proc/" + strconv.Itoa(cmd.Process.Pid)
+			line, env := contents(t, dir+"/cmdline"), contents(t, dir+"/environ")
+			if !strings.Contains(said, "can't enrol yet") || !strings.Contains(line, "--server") || !strings.Contains(env, "PATH=") {
+				t.Errorf("it doesn't wait for its server: %q\n%s", line, said)
+			}
+			if strings.Contains(line+env+said, secret) || strings.Contains(env, "DROVER_ENROLL_TOKEN") {
+				t.Errorf("the token can be seen: %q", line)
+			}
+			if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func contents(t *testing.T, path string) string {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+func TestWhatCannotWorkSaysSo(t *testing.T) {
+	agent := binary(t)
+	state := t.TempDir() + "/state"
+	here := []string{"--server", "http://127.0.0.1:1", "--state", state}
+	for want, args := range map[string][]string{
+		"or say --plaintext":        {"run", "--server", "http://drover.example.com", "--state", state},
+		"drover enroll create":      append([]string{"run"}, here...),
+		"not both":                  append([]string{"run", "--token-fd", "0", "--token-file", "/x"}, here...),
+		"--log-format must":         {"run", "--log-format", "xml", "--state", state},
+		"no server to enrol":        {"enroll", "--state", state, "--token-fd", "0"},
+		"unknown command \"serve\"": {"serve"},
+		"the token file: open":      append([]string{"run", "--token-file", "/no/such"}, here...),
+		"begins with https":         {"run", "--server", "ftp://x", "--state", state},
+		"holds no certificate":      {"run", "--server", "https://x", "--state", state, "--ca-file", "/etc/hostname"},
+		"not an enrolment token":    append([]string{"enroll", "--token-fd", "0"}, here...),
+		"unknown flag: --agent":     {"run", "--agent", "x"},
+		"unknown command \"x\" for": {"run", "x"},
+	} {
+		cmd := exec.Command(agent, args...)
+		cmd.Stdin = strings.NewReader("some-token")
+		out, err := cmd.CombinedOutput()
+		if err == nil || !strings.Contains(string(out), want) || strings.Contains(string(out), "some-token") {
+			t.Errorf("%v: want %q, got %s", args, want, out)
+		}
+	}
+}
+
+func TestVersion(t *testing.T) {
+	out, err := exec.Command(binary(t), "version", "--json").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var v struct {
+		Version  string
+		Protocol int
+	}
+	if err := json.Unmarshal(out, &v); err != nil || v.Version != "9.8.7" || v.Protocol < 1 {
+		t.Errorf("%s: %v", out, err)
+	}
+}
+
+func TestBinaryIsSmall(t *testing.T) {
+	info, err := os.Stat(binary(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.Size() > 15<<20 {
+		t.Errorf("%d bytes, more than 15 MB", info.Size())
+	}
+}

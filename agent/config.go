@@ -1,0 +1,69 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/drover-fleet/drover/agent/internal/identity"
+)
+
+// Config says how an agent runs.
+type Config struct {
+	// Server is the base URL; "" takes the one of the enrolment in State.
+	Server string
+	// State is the folder with this host's key and enrolment; only the agent's user may
+	// read it. It's made when it isn't there.
+	State string
+	// Token enrols when State holds no enrolment yet; TokenFile names a file with it.
+	Token, TokenFile string
+	// Replace makes Enrol give up an enrolment that's there already.
+	Replace bool
+	// Plaintext allows http beyond loopback.
+	Plaintext bool
+	// Roots confine the file tools to these folders; none: not confined. They don't
+	// confine commands.
+	Roots []string
+	// CAFile names a PEM file with the only certificate authorities to trust.
+	CAFile string
+	// Version is the build's version, as facts and diag_system tell it.
+	Version string
+}
+
+// check refuses what can't work before anything is done.
+func (c *Config) check() error {
+	if c.State == "" {
+		return errors.New("no state folder: give --state DIR")
+	}
+	if !filepath.IsAbs(c.State) {
+		abs, err := filepath.Abs(c.State)
+		if err != nil {
+			return err
+		}
+		c.State = abs
+	}
+	if c.Token != "" && c.TokenFile != "" {
+		return errors.New("give --token or --token-file, not both")
+	}
+	if c.Server == "" {
+		return nil
+	}
+	return identity.CheckURL(c.Server, c.Plaintext)
+}
+
+// token reads the enrolment token; "" when none was given.
+func (c *Config) token() (string, error) {
+	if c.TokenFile == "" {
+		return c.Token, nil
+	}
+	b, err := os.ReadFile(c.TokenFile)
+	if err != nil {
+		return "", fmt.Errorf("the token file: %w", err)
+	}
+	if token := strings.TrimSpace(string(b)); token != "" {
+		return token, nil
+	}
+	return "", fmt.Errorf("the token file %s is empty", c.TokenFile)
+}

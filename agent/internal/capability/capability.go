@@ -1,0 +1,58 @@
+// Package capability does what the tools of protocol/capability promise: one file each.
+package capability
+
+import (
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+
+	"github.com/drover-fleet/drover/agent/internal/guard"
+	"github.com/drover-fleet/drover/agent/internal/run"
+	"github.com/drover-fleet/drover/protocol/capability"
+)
+
+// Host is what the capabilities know of the host that they serve and of its agent.
+type Host struct {
+	AgentID string
+	Version string // of the agent
+	RunAs   string // the user that commands run as
+	Files   *guard.Files
+	Log     *slog.Logger
+
+	env   map[string]string // what commands inherit
+	home  string            // where commands run unless told otherwise
+	shell []string          // the shell and its options, before the command
+	pwsh  string            // PowerShell, "" where there is none
+	locks pathLocks
+}
+
+// Bind offers every capability that this host has.
+func Bind(r *run.Registry, h *Host) {
+	h.env = inherited(os.Environ())
+	maps.DeleteFunc(h.env, func(_, v string) bool { return v == "" })
+	h.home = homeOf(h.env)
+	h.shell = shellOf(h.env)
+	h.pwsh = findPowerShell()
+	run.Bind(r, capability.ShellExec, h.shellExec)
+	if h.pwsh != "" {
+		run.Bind(r, capability.PowerShellExec, h.powerShellExec)
+	}
+	run.Bind(r, capability.FSList, h.fsList)
+	run.Bind(r, capability.FSStat, h.fsStat)
+	run.Bind(r, capability.FSRead, h.fsRead)
+	run.Bind(r, capability.FSWrite, h.fsWrite)
+	run.Bind(r, capability.DiagSystem, h.diagSystem)
+}
+
+func homeOf(env map[string]string) string {
+	for _, dir := range []string{env["HOME"], env["USERPROFILE"]} {
+		if info, err := os.Stat(dir); dir != "" && err == nil && info.IsDir() {
+			return dir
+		}
+	}
+	if wd, err := os.Getwd(); err == nil {
+		return filepath.VolumeName(wd) + string(filepath.Separator)
+	}
+	return string(filepath.Separator)
+}

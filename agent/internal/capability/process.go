@@ -1,0 +1,251 @@
+package capability
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/drover-fleet/drover/agent/internal/guard"
+	"github.com/drover-fleet/drover/agent/internal/run"
+	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/capability"
+)
+
+const (
+	// termGrace is how long a process tree has between being asked to end and being killed.
+	termGrace = 2 * time.Second
+	// killWait is how long killed processes are waited for; what's left then is stuck in the
+	// kernel or belongs to another user.
+	killWait = 3 * time.Second
+	// pipeWait is how long output is awaited after the command has ended, for what's still
+	// in the pipe. A background child that holds the pipe doesn't hold the call.
+	pipeWait = 250 * time.Millisecond
+	// defaultTimeout is a command's time when the caller gives none.
+	defaultTimeout = 120 * time.Second
+)
+
+// command is what to start. Nothing in it passes through a shell on its way.
+type command struct {
+	path    string   // the program, absolute
+	argv    []string // with argv[0]
+	line    string   // on Windows the exact command line instead of argv; "" elsewhere
+	dir     string
+	env     []string
+	stdin   string
+	timeout time.Duration
+	limit   int // bytes of output over both streams
+}
+
+// runProcess runs a command to its end, or to that of ctx or its timeout: then its whole
+// tree is dead when this returns, or named in left_behind.
+func (h *Host) runProcess(ctx context.Context, c *run.Call, cmd command) (capability.ProcessOut, error) {
+	out := capability.ProcessOut{ExitCode: -1}
+	if err := h.checkDir(cmd.dir); err != nil {
+		return out, err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, cmd.timeout, run.ErrDeadline)
+	defer cancel()
+	std, err := newPipes(cmd.limit, cmd.stdin)
+	if err != nil {
+		return out, h.sysError(err, cmd.argv[0], "can't be started")
+	}
+	x := &exec.Cmd{Path: cmd.path, Args: cmd.argv, Env: cmd.env, Dir: cmd.dir, Stdin: std.childIn, Stdout: std.childOut, Stderr: std.childErr}
+	began := time.Now()
+	tree, err := startTree(x, c.ID, cmd.line)
+	std.started(err == nil)
+	if err != nil {
+		return out, h.notStarted(err, cmd)
+	}
+	out.PID = x.Process.Pid
+	c.Latest(std.latest)
+	exited := make(chan struct{})
+	go func() { _ = x.Wait(); close(exited) }()
+	ended := false
+	select {
+	case <-exited:
+	case <-ctx.Done():
+		select {
+		case <-exited: // it was faster
+		default:
+			ended = true
+			out.Left = tree.kill(exited)
+		}
+	}
+	out.DurationMS = time.Since(began).Milliseconds()
+	tree.release()
+	std.finish(&out, cmd.limit)
+	if ended {
+		return out, killed(ctx, out, cmd.timeout)
+	}
+	return out, exitOf(x.ProcessState, &out)
+}
+
+// killed says why a command was ended and whether all of it is dead.
+func killed(ctx context.Context, out capability.ProcessOut, timeout time.Duration) error {
+	what := "the command and everything it started were killed"
+	if len(out.Left) > 0 {
+		what = "the command was killed, but processes that could not be are named in left_behind"
+	}
+	err := run.Ended(ctx, what)
+	if err.Code == protocol.CodeTimedOut {
+		err.Message += "; what it printed until then is kept (raise timeout_seconds, here " + timeout.String() + ", for longer work)"
+	}
+	return err
+}
+
+// pipes connects a command's standard streams. The captures go on draining after the call
+// was answered, until the last process that holds the pipe closes it, so that a background
+// child isn't hurt.
+type pipes struct {
+	childIn, childOut, childErr *os.File // ends that the child inherits
+	in, out, err                *os.File // our ends; in is nil for an empty stdin
+	stdin                       string
+	stdout, stderr              *stream
+	drained                     chan struct{}
+}
+
+func newPipes(limit int, stdin string) (p *pipes, err error) {
+	p = &pipes{stdin: stdin, stdout: newStream(limit), stderr: newStream(limit), drained: make(chan struct{})}
+	defer func() {
+		if err != nil {
+			p.close(p.childIn, p.childOut, p.childErr, p.in, p.out, p.err)
+		}
+	}()
+	if stdin == "" {
+		p.childIn, err = os.Open(os.DevNull)
+	} else {
+		p.childIn, p.in, err = os.Pipe()
+	}
+	if err != nil {
+		return p, err
+	}
+	if p.out, p.childOut, err = os.Pipe(); err != nil {
+		return p, err
+	}
+	p.err, p.childErr, err = os.Pipe()
+	return p, err
+}
+
+func (p *pipes) close(files ...*os.File) {
+	for _, f := range files {
+		if f != nil {
+			_ = f.Close()
+		}
+	}
+}
+
+// started closes the child's ends and begins to serve ours.
+func (p *pipes) started(ok bool) {
+	p.close(p.childIn, p.childOut, p.childErr)
+	if !ok {
+		p.close(p.in, p.out, p.err)
+		return
+	}
+	if p.in != nil {
+		go func() {
+			_, _ = io.WriteString(p.in, p.stdin) // a program may leave its input unread
+			_ = p.in.Close()
+		}()
+	}
+	second := make(chan struct{})
+	go func() { p.stderr.drain(p.err); p.close(p.err); close(second) }()
+	go func() { p.stdout.drain(p.out); p.close(p.out); <-second; close(p.drained) }()
+}
+
+// latest is the newest line of either stream; standard output first.
+func (p *pipes) latest() string {
+	if line := p.stdout.last(); line != "" {
+		return line
+	}
+	return p.stderr.last()
+}
+
+// finish waits shortly for what's still in the pipes and writes the output down.
+func (p *pipes) finish(out *capability.ProcessOut, limit int) {
+	wait := time.NewTimer(pipeWait)
+	defer wait.Stop()
+	select {
+	case <-p.drained:
+	case <-wait.C:
+	}
+	if p.in != nil {
+		// Ends a writer whose pipe is held, unread, by a background child.
+		_ = p.in.SetDeadline(time.Now())
+	}
+	a, b := p.stdout.take(), p.stderr.take()
+	out.StdoutBytes, out.StderrBytes = a.total, b.total
+	out.Stdout, out.Stderr, out.Truncated, out.Invalid = texts(a, b, limit)
+}
+
+// checkDir tells early, and apart from the program, that the folder to run in is amiss.
+func (h *Host) checkDir(dir string) error {
+	info, err := os.Stat(dir)
+	if err != nil {
+		return h.sysError(err, guard.Escape(dir), "can't be the command's folder (cwd)")
+	}
+	if !info.IsDir() {
+		return protocol.Failf(protocol.ReasonENOTDIR, "%s can't be the command's folder (cwd): it isn't a folder", guard.Shown(dir))
+	}
+	return nil
+}
+
+// notStarted explains why the program didn't start.
+func (h *Host) notStarted(err error, cmd command) error {
+	reason, _ := explain(err)
+	name := guard.Shown(cmd.argv[0])
+	switch reason {
+	case protocol.ReasonENOENT:
+		return protocol.Failf(reason, "%s was not found, or the interpreter that its first line names; nothing was started", name)
+	case protocol.ReasonEACCES:
+		return protocol.Failf(reason, "%s can't be executed by the agent's user (%s); nothing was started", name, h.RunAs)
+	case "e2big":
+		return protocol.Failf(reason, "the arguments and environment of %s are longer than the system takes; nothing was started. Use stdin or a file", name)
+	case "enoexec":
+		return protocol.Failf(reason, "%s isn't a program of this system; nothing was started. A script needs a first line such as #!/bin/sh", name)
+	}
+	return h.sysError(err, guard.Escape(cmd.argv[0]), "can't be started")
+}
+
+// lookProgram finds a program by name in the PATH that the command itself will see.
+func lookProgram(name, dir string, env []string) (string, error) {
+	if strings.ContainsRune(name, 0) || name == "" {
+		return "", protocol.Errorf(protocol.CodeBadArgs, "argv[0] is empty or holds a NUL byte; it must name a program")
+	}
+	if strings.ContainsAny(name, slashes) {
+		if !filepath.IsAbs(name) {
+			name = filepath.Join(dir, name)
+		}
+		return programAt(name, env)
+	}
+	var denied error
+	for _, p := range filepath.SplitList(variable(env, "PATH")) {
+		if !filepath.IsAbs(p) {
+			continue
+		}
+		found, err := programAt(filepath.Join(p, name), env)
+		if err == nil {
+			return found, nil
+		}
+		if errors.Is(err, os.ErrPermission) {
+			denied = err
+		}
+	}
+	if denied != nil {
+		return "", denied
+	}
+	return "", &os.PathError{Op: "exec", Path: name, Err: os.ErrNotExist}
+}
+
+func variable(env []string, name string) string {
+	for _, kv := range env {
+		if n, v, _ := strings.Cut(kv, "="); n == name || caseless && strings.EqualFold(n, name) {
+			return v
+		}
+	}
+	return ""
+}

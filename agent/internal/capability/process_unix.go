@@ -1,0 +1,76 @@
+//go:build !windows
+
+package capability
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/capability"
+)
+
+const (
+	slashes  = "/"
+	caseless = false
+)
+
+// programAt tells whether a program is there.
+func programAt(path string, _ []string) (string, error) {
+	info, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return "", err
+	case info.IsDir():
+		return "", &os.PathError{Op: "exec", Path: path, Err: syscall.EACCES}
+	case info.Mode()&0o111 == 0:
+		return "", &os.PathError{Op: "exec", Path: path, Err: syscall.EACCES}
+	}
+	return path, nil
+}
+
+// exitOf writes down how a command ended by itself. A signal is an error that keeps the
+// output.
+func exitOf(state *os.ProcessState, out *capability.ProcessOut) error {
+	ws, ok := state.Sys().(syscall.WaitStatus)
+	if !ok || !ws.Signaled() {
+		out.ExitCode = state.ExitCode()
+		return nil
+	}
+	out.ExitCode = 128 + int(ws.Signal())
+	if out.Signal = unix.SignalName(ws.Signal()); out.Signal == "" {
+		out.Signal = fmt.Sprintf("signal %d", int(ws.Signal()))
+	}
+	hint := ""
+	if ws.Signal() == syscall.SIGKILL {
+		hint = "; if nobody sent it, the system may have run out of memory (see dmesg)"
+	}
+	return protocol.Failf(protocol.ReasonSignal, "the command was ended by %s; what it printed is kept%s", out.Signal, hint)
+}
+
+// shellOf finds the shell for command lines.
+func shellOf(env map[string]string) []string {
+	list := []string{"PATH=" + env["PATH"]}
+	for _, name := range []string{"bash", "sh"} {
+		if path, err := lookProgram(name, "/", list); err == nil {
+			return []string{path, "-c"}
+		}
+	}
+	return []string{"/bin/sh", "-c"}
+}
+
+// shellCommand is a command line as the shell's one argument.
+func (h *Host) shellCommand(line string, cmd *command) {
+	cmd.path, cmd.argv = h.shell[0], []string{h.shell[0], h.shell[1], line}
+}
+
+func argvAllowed(string) error { return nil }
+
+// newSession gives a command a session of its own: a group to signal, and no terminal, so
+// that programs such as sudo can't ask for a password on the one that the agent was started
+// from.
+func newSession(x *exec.Cmd) { x.SysProcAttr = &syscall.SysProcAttr{Setsid: true} }

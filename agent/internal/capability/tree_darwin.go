@@ -1,0 +1,52 @@
+package capability
+
+import (
+	"golang.org/x/sys/unix"
+)
+
+// zombie is a process that ended and wasn't waited for (SZOMB).
+const zombie = 5
+
+// processes reads the system's table.
+func processes() map[int]proc {
+	out := map[int]proc{}
+	list, err := unix.SysctlKinfoProcSlice("kern.proc.all")
+	if err != nil {
+		return out
+	}
+	for i := range list {
+		p := procOf(&list[i])
+		out[p.pid] = p
+	}
+	return out
+}
+
+// look reads one process; false when there's none of that id.
+func look(pid int) (proc, bool) {
+	k, err := unix.SysctlKinfoProc("kern.proc.pid", pid)
+	if err != nil || int(k.Proc.P_pid) != pid {
+		return proc{}, false
+	}
+	return procOf(k), true
+}
+
+func procOf(k *unix.KinfoProc) proc {
+	pid := int(k.Proc.P_pid)
+	sid, err := unix.Getsid(pid)
+	if err != nil {
+		sid = 0
+	}
+	at := k.Proc.P_starttime
+	return proc{pid: pid, ppid: int(k.Eproc.Ppid), pgrp: int(k.Eproc.Pgid), sid: sid,
+		start: uint64(at.Sec)*1_000_000 + uint64(at.Usec), dead: k.Proc.P_stat == zombie}
+}
+
+// marked tells whether a process has this call's id in its environment, or another's. The
+// system shows the environment only of processes of the same user, and not of its own.
+func marked(pid int, callID string) (ours, others bool) {
+	b, err := unix.SysctlRaw("kern.procargs2", pid)
+	if err != nil {
+		return false, false
+	}
+	return marks(b, callID)
+}

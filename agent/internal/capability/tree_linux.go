@@ -1,0 +1,56 @@
+package capability
+
+import (
+	"bytes"
+	"os"
+	"strconv"
+)
+
+// processes reads the system's table.
+func processes() map[int]proc {
+	out := map[int]proc{}
+	dir, err := os.Open("/proc")
+	if err != nil {
+		return out
+	}
+	defer dir.Close()
+	names, _ := dir.Readdirnames(-1)
+	for _, name := range names {
+		if pid, err := strconv.Atoi(name); err == nil {
+			if p, ok := look(pid); ok {
+				out[pid] = p
+			}
+		}
+	}
+	return out
+}
+
+// look reads one process; false when there's none of that id.
+func look(pid int) (proc, bool) {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return proc{}, false
+	}
+	// The name, in parentheses, may hold anything; the fields after it don't.
+	i := bytes.LastIndexByte(b, ')')
+	if i < 0 {
+		return proc{}, false
+	}
+	f := bytes.Fields(b[i+1:])
+	if len(f) < 20 {
+		return proc{}, false
+	}
+	num := func(i int) int { n, _ := strconv.Atoi(string(f[i])); return n }
+	start, _ := strconv.ParseUint(string(f[19]), 10, 64)
+	dead := f[0][0] == 'Z' || f[0][0] == 'X'
+	return proc{pid: pid, ppid: num(1), pgrp: num(2), sid: num(3), start: start, dead: dead}, true
+}
+
+// marked tells whether a process has this call's id in its environment, or another's.
+func marked(pid int, callID string) (ours, others bool) {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
+	if err != nil {
+		return false, false
+	}
+	return marks(b, callID)
+}

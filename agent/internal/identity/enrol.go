@@ -1,0 +1,155 @@
+package identity
+
+import (
+	"bytes"
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/strict"
+)
+
+// EnrolPath is where a server takes enrolments, below its base URL.
+const EnrolPath = "/agent/v1/enroll"
+
+// Enrolment says how to enrol.
+type Enrolment struct {
+	Dir      string // the state folder; made with mode 0700
+	Server   string // base URL
+	Token    string // drv_enr_…
+	Hostname string // shown to operators until the first connection
+	// Client does the request; its transport decides about proxies and certificates.
+	Client *http.Client
+	// Plaintext allows http beyond loopback.
+	Plaintext bool
+	// Replace gives up an enrolment that's in Dir already. Without it that's an error.
+	Replace bool
+}
+
+// Enrol makes a key on this host, registers it with the server by the token and stores the
+// enrolment. The server proves with its key, which the token names, that the answer is its
+// own, so the first contact is verified. When an attempt breaks off, trying again with the
+// same token completes it.
+func Enrol(ctx context.Context, e Enrolment) (*Identity, error) {
+	if err := CheckURL(e.Server, e.Plaintext); err != nil {
+		return nil, err
+	}
+	token, err := protocol.ParseEnrolToken(e.Token)
+	if err != nil {
+		return nil, err
+	}
+	key, err := e.prepare()
+	if err != nil {
+		return nil, err
+	}
+	st, err := e.register(ctx, token, key)
+	if err != nil {
+		return nil, err
+	}
+	if err := writeState(e.Dir, *st); err != nil {
+		return nil, err
+	}
+	return Open(e.Dir)
+}
+
+// prepare makes the folder and the key.
+func (e *Enrolment) prepare() (ed25519.PrivateKey, error) {
+	if err := os.MkdirAll(e.Dir, 0o700); err != nil {
+		return nil, err
+	}
+	if err := checkPrivate(e.Dir); err != nil {
+		return nil, err
+	}
+	_, err := os.Stat(filepath.Join(e.Dir, stateFile))
+	if err == nil {
+		if !e.Replace {
+			return nil, fmt.Errorf("%s holds an enrolment already; to give it up and enrol again, say so with --replace", e.Dir)
+		}
+		for _, name := range []string{stateFile, epochFile, keyFile} {
+			if err := os.Remove(filepath.Join(e.Dir, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
+				return nil, err
+			}
+		}
+	}
+	return makeKey(e.Dir)
+}
+
+func (e *Enrolment) register(ctx context.Context, token protocol.EnrolToken, key ed25519.PrivateKey) (*State, error) {
+	nonce := make([]byte, protocol.NonceSize)
+	rand.Read(nonce)
+	hostname := protocol.Line(e.Hostname, 253)
+	pub := key.Public().(ed25519.PublicKey)
+	transcript := protocol.EnrolTranscript(token.ID[:], pub, nonce, hostname, token.Server[:])
+	body, err := json.Marshal(protocol.EnrolRequest{
+		TokenID: protocol.B64(token.ID[:]), AgentKey: protocol.B64(pub), Nonce: protocol.B64(nonce), Hostname: hostname,
+		Signature: protocol.B64(ed25519.Sign(token.Key(), transcript)), Proof: protocol.B64(ed25519.Sign(key, transcript)),
+	})
+	if err != nil {
+		return nil, err
+	}
+	answer, err := e.post(ctx, body)
+	if err != nil {
+		return nil, err
+	}
+	var reply protocol.EnrolReply
+	if err := strict.Unmarshal(answer, &reply, strict.Limits{MaxBytes: maxReply}); err != nil {
+		return nil, fmt.Errorf("the answer of %s isn't an enrolment: %w", e.Server, err)
+	}
+	server, err := verify(reply, token, transcript)
+	if err != nil {
+		return nil, err
+	}
+	return &State{AgentID: reply.AgentID, Generation: reply.Generation, ServerKey: protocol.B64(server), ServerURL: e.Server}, nil
+}
+
+// verify checks that the reply comes from the server that made the token.
+func verify(reply protocol.EnrolReply, token protocol.EnrolToken, transcript []byte) (ed25519.PublicKey, error) {
+	server, err := protocol.UnB64(reply.ServerKey, ed25519.PublicKeySize)
+	if err != nil || !bytes.Equal(protocol.Fingerprint(server), token.Server[:]) {
+		return nil, errors.New("this isn't the server that made the token: its key is another; check the URL, or whether someone stands between")
+	}
+	sig, err := protocol.UnB64(reply.Signature, ed25519.SignatureSize)
+	if err != nil || !ed25519.Verify(server, protocol.EnrolReplyTranscript(transcript, reply.AgentID, reply.Generation), sig) {
+		return nil, errors.New("the server's answer isn't signed by its key; someone stands between, or it's damaged")
+	}
+	return server, nil
+}
+
+const maxReply = 16 << 10
+
+func (e *Enrolment) post(ctx context.Context, body []byte) ([]byte, error) {
+	base := strings.NewReplacer("wss://", "https://", "ws://", "http://").Replace(e.Server)
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimSuffix(base, "/")+EnrolPath, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := e.Client.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("the server can't be reached: %w", err)
+	}
+	defer resp.Body.Close()
+	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxReply))
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode != http.StatusOK {
+		var fault protocol.Error
+		if json.Unmarshal(answer, &fault) == nil && fault.Message != "" {
+			fault.Message = protocol.Line(fault.Message, 500)
+			return nil, &fault
+		}
+		return nil, fmt.Errorf("the server answered %s; is %s a Drover server?", resp.Status, e.Server)
+	}
+	return answer, nil
+}

@@ -1,0 +1,29 @@
+//go:build !windows
+
+package identity
+
+import (
+	"fmt"
+	"os"
+)
+
+// checkPrivate refuses a file or folder that others than its owner may read or write.
+func checkPrivate(path string) error {
+	fi, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	if mode := fi.Mode().Perm(); mode&0o077 != 0 {
+		return fmt.Errorf("%s may be read by others (mode %04o); its key must be considered known to them: enrol again with --replace, or, if nobody else was ever on this host, chmod go-rwx it", path, mode)
+	}
+	return nil
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}
