@@ -1,0 +1,56 @@
+package browser
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"runtime"
+	"testing"
+
+	"github.com/drover-fleet/drover/tests/programs"
+	"github.com/drover-fleet/drover/tests/testenv"
+)
+
+// markup would run if a page took it for more than text. It fits into a kernel's hostname.
+const markup = `<img src=x onerror="window.pwned=1">`
+
+func TestPage(t *testing.T) {
+	node := program(t, "node", "install Node.js 20.19 or newer")
+	chromium := program(t, "chromium", "install Debian's chromium")
+	_, err := os.Stat("node_modules/playwright-core")
+	testenv.Require(t, err == nil, "playwright-core isn't installed: run npm ci in tests/browser")
+	_, err = os.Stat("../../web/dist/index.html")
+	testenv.Require(t, err == nil, "the page isn't built: run make web")
+
+	s := programs.Serve(t, "../..")
+	pat := s.Drover(t, "pat", "create", "--name", "reader", "--agents", "all", "--tools", "all", "--admin")
+	prefix, planted := named(markup)
+	s.Agent(t, "web-01", s.URL, prefix)
+	s.Drover(t, "agents", "set", "web-01", "--description", markup, "--label", "env=prod")
+
+	cmd := exec.CommandContext(t.Context(), node, "page.mjs")
+	cmd.Env = append(os.Environ(), "CHROMIUM="+chromium, "URL="+s.URL, "PAT="+pat, "MARKUP="+markup, "PLANTED="+planted)
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("%v\n%s", err, &out)
+	}
+	t.Logf("%s", &out)
+}
+
+func program(t *testing.T, name, how string) string {
+	t.Helper()
+	path, err := exec.LookPath(name)
+	testenv.Require(t, err == nil, "there's no "+name+": "+how)
+	return path
+}
+
+// named returns a command before which a program runs on a host of this name, where this
+// user may make a namespace for it; planted is then "hostname".
+func named(hostname string) (prefix []string, planted string) {
+	unshare, err := exec.LookPath("unshare")
+	if runtime.GOOS != "linux" || os.Geteuid() != 0 || err != nil {
+		return nil, ""
+	}
+	return []string{unshare, "--uts", "sh", "-c", `printf %s "$0" >/proc/sys/kernel/hostname && exec "$@"`, hostname}, "hostname"
+}

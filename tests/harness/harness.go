@@ -1,0 +1,235 @@
+// Package harness runs real servers and real agents in one process for tests: real
+// SQLite or Postgres, real tunnels over loopback, real HTTP clients. Nothing is mocked.
+package harness
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	_ "github.com/jackc/pgx/v5/stdlib" // to make a schema for each test
+
+	"github.com/drover-fleet/drover/agent"
+	"github.com/drover-fleet/drover/server"
+	"github.com/drover-fleet/drover/tests/testenv"
+)
+
+// Engine is a store to test on.
+type Engine string
+
+// The engines.
+const (
+	SQLite   Engine = "sqlite"
+	Postgres Engine = "postgres"
+)
+
+// Engines lists both: suites run on each.
+func Engines() []Engine { return []Engine{SQLite, Postgres} }
+
+// Options of a Fleet.
+type Options struct {
+	Engine    Engine // SQLite when empty
+	KeepAlive time.Duration
+	// Log shows the server's and agents' logs with -v.
+	Log bool
+}
+
+// Fleet is a server with its agents.
+type Fleet struct {
+	T     testing.TB
+	Dir   string
+	URL   string
+	Admin string // an administrator's PAT for all agents and tools
+	opts  Options
+	dbURL string
+	log   *slog.Logger
+
+	mu   sync.Mutex
+	srv  *server.Server
+	stop func()
+}
+
+// New starts a server. It's stopped when the test ends.
+func New(t testing.TB, o Options) *Fleet {
+	t.Helper()
+	f := &Fleet{T: t, Dir: t.TempDir(), opts: o, log: slog.New(slog.DiscardHandler)}
+	if o.Log {
+		f.log = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
+	}
+	if o.Engine == Postgres {
+		f.dbURL = PostgresSchema(t)
+	}
+	f.Start("127.0.0.1:0")
+	token, err := f.srv.FirstPAT(context.Background(), "harness")
+	if err != nil {
+		t.Fatalf("first PAT: %v", err)
+	}
+	f.Admin = token
+	t.Cleanup(f.Stop)
+	return f
+}
+
+// Start runs the server on this address, with the same data as before.
+func (f *Fleet) Start(listen string) {
+	f.T.Helper()
+	srv, err := server.New(server.Config{
+		Listen: listen, DataDir: f.Dir, DatabaseURL: f.dbURL, KeepAlive: f.opts.KeepAlive, Version: "test", DrainTimeout: 2 * time.Second,
+	}, f.log)
+	if err != nil {
+		f.T.Fatalf("server: %v", err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- srv.Run(ctx) }()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.srv, f.URL = srv, srv.URL()
+	f.stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			f.T.Errorf("server: %v", err)
+		}
+	})
+}
+
+// Stop ends the server in an orderly way.
+func (f *Fleet) Stop() {
+	f.mu.Lock()
+	stop := f.stop
+	f.mu.Unlock()
+	stop()
+}
+
+// Restart stops the server and starts it again on the same address.
+func (f *Fleet) Restart() {
+	f.T.Helper()
+	addr := strings.TrimPrefix(f.URL, "http://")
+	f.Stop()
+	f.Start(addr)
+}
+
+// Agent is one agent of a Fleet, running in this process.
+type Agent struct {
+	ID    string
+	State string // its state folder
+	fleet *Fleet
+	cfg   agent.Config
+	stop  func()
+}
+
+// AgentOption changes an agent's configuration before it starts.
+type AgentOption func(*agent.Config)
+
+// WithRoots confines the agent's file tools.
+func WithRoots(dirs ...string) AgentOption { return func(c *agent.Config) { c.Roots = dirs } }
+
+// Agent enrols and starts an agent and waits until the server sees it online.
+func (f *Fleet) Agent(id string, opts ...AgentOption) *Agent {
+	f.T.Helper()
+	a := &Agent{ID: id, State: filepath.Join(f.T.TempDir(), "state"), fleet: f}
+	a.cfg = agent.Config{Server: f.URL, State: a.State, Token: f.EnrolToken(id, nil, false)}
+	for _, o := range opts {
+		o(&a.cfg)
+	}
+	a.Start()
+	f.T.Cleanup(func() { a.Stop() })
+	a.WaitOnline()
+	return a
+}
+
+// Start runs the agent with its state.
+func (a *Agent) Start() {
+	a.fleet.T.Helper()
+	ag, err := agent.New(a.cfg, a.fleet.log)
+	if err != nil {
+		a.fleet.T.Fatalf("agent %s: %v", a.ID, err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := ag.Run(ctx); err != nil && ctx.Err() == nil {
+			a.fleet.T.Errorf("agent %s: %v", a.ID, err)
+		}
+	}()
+	a.stop = sync.OnceFunc(func() {
+		cancel()
+		<-done
+	})
+}
+
+// Stop ends the agent and waits for its end.
+func (a *Agent) Stop() { a.stop() }
+
+// WaitOnline waits until the server sees the agent online.
+func (a *Agent) WaitOnline() { a.fleet.T.Helper(); a.wait("online") }
+
+// WaitOffline waits until the server sees the agent offline.
+func (a *Agent) WaitOffline() { a.fleet.T.Helper(); a.wait("offline") }
+
+func (a *Agent) wait(state string) {
+	a.fleet.T.Helper()
+	Eventually(a.fleet.T, 15*time.Second, "agent "+a.ID+" is "+state, func() bool {
+		var got struct {
+			State string `json:"state"`
+		}
+		status := a.fleet.REST(a.fleet.Admin).JSON("GET", "/api/v1/agents/"+a.ID, nil, &got)
+		return status == 200 && got.State == state
+	})
+}
+
+// Eventually asks until ok says yes, or fails the test after limit. It's for what happens
+// in other processes and over sockets, where nothing can be waited on.
+func Eventually(t testing.TB, limit time.Duration, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(limit)
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for !ok() {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %s: %s", limit, what)
+		}
+		<-tick.C
+	}
+}
+
+// PostgresSchema makes an empty schema for this test and returns the URL that uses it.
+// Without a Postgres the test is skipped, or fails where every test is required.
+func PostgresSchema(t testing.TB) string {
+	t.Helper()
+	base := os.Getenv("DROVER_TEST_POSTGRES")
+	if base == "" {
+		base = "postgres://postgres@127.0.0.1:5432/test"
+	}
+	db, err := sql.Open("pgx", base)
+	if err == nil {
+		err = db.Ping()
+	}
+	testenv.Require(t, err == nil, fmt.Sprintf("no Postgres at %s: %v", base, err))
+	name := fmt.Sprintf("t_%d_%d", os.Getpid(), time.Now().UnixNano())
+	if _, err := db.Exec("CREATE SCHEMA " + name); err != nil {
+		t.Fatalf("schema: %v", err)
+	}
+	t.Cleanup(func() {
+		if _, err := db.Exec("DROP SCHEMA " + name + " CASCADE"); err != nil {
+			t.Errorf("drop schema: %v", err)
+		}
+		_ = db.Close()
+	})
+	u, err := url.Parse(base)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := u.Query()
+	q.Set("search_path", name)
+	u.RawQuery = q.Encode()
+	return u.String()
+}

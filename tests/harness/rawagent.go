@@ -1,0 +1,180 @@
+package harness
+
+import (
+	"bytes"
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/capability"
+	"github.com/drover-fleet/drover/protocol/wsconn"
+)
+
+// RawAgent is an agent with a valid key that says whatever a test wants it to say.
+type RawAgent struct {
+	ID         string
+	Key        ed25519.PrivateKey
+	Generation int64
+	Server     ed25519.PublicKey
+	Facts      protocol.Facts
+	Epoch      int64
+
+	fleet *Fleet
+	conn  *wsconn.Conn
+}
+
+// RawAgent enrols a key under this id; Connect opens its tunnel.
+func (f *Fleet) RawAgent(id string) *RawAgent {
+	f.T.Helper()
+	tok, err := protocol.ParseEnrolToken(f.EnrolToken(id, nil, false))
+	if err != nil {
+		f.T.Fatal(err)
+	}
+	pub, key, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		f.T.Fatal(err)
+	}
+	nonce := make([]byte, protocol.NonceSize)
+	_, _ = rand.Read(nonce)
+	tr := protocol.EnrolTranscript(tok.ID[:], pub, nonce, "raw", tok.Server[:])
+	body, err := json.Marshal(protocol.EnrolRequest{
+		TokenID: protocol.B64(tok.ID[:]), AgentKey: protocol.B64(pub), Nonce: protocol.B64(nonce), Hostname: "raw",
+		Signature: protocol.B64(ed25519.Sign(tok.Key(), tr)), Proof: protocol.B64(ed25519.Sign(key, tr)),
+	})
+	if err != nil {
+		f.T.Fatal(err)
+	}
+	resp, err := http.Post(f.URL+"/agent/v1/enroll", "application/json", bytes.NewReader(body))
+	if err != nil {
+		f.T.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	var reply protocol.EnrolReply
+	if err := json.NewDecoder(resp.Body).Decode(&reply); err != nil || resp.StatusCode != 200 {
+		f.T.Fatalf("enrol: %d %v", resp.StatusCode, err)
+	}
+	server, err := protocol.UnB64(reply.ServerKey, ed25519.PublicKeySize)
+	if err != nil {
+		f.T.Fatal(err)
+	}
+	return &RawAgent{
+		ID: id, Key: key, Generation: reply.Generation, Server: server, fleet: f,
+		Facts: protocol.Facts{Hostname: "raw", OS: "linux", OSVersion: "x", Arch: "amd64", RunAs: "root", AgentVersion: "test"},
+	}
+}
+
+// Connect opens the tunnel and offers every capability.
+func (a *RawAgent) Connect() error {
+	var caps []protocol.Capability
+	for _, d := range capability.All() {
+		caps = append(caps, protocol.Capability{Name: d.Name, Version: d.Version})
+	}
+	nonce := make([]byte, protocol.NonceSize)
+	_, _ = rand.Read(nonce)
+	hello, err := protocol.Encode(&protocol.Hello{
+		Type: protocol.TypeHello, AgentID: a.ID, Versions: protocol.Supported(), Generation: a.Generation,
+		Instance: rand.Text(), LastEpoch: a.Epoch, Nonce: protocol.B64(nonce), Facts: a.Facts, Capabilities: caps,
+	})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	conn, err := wsconn.Dial(ctx, a.fleet.URL, &http.Client{Transport: &http.Transport{}}, nil)
+	if err != nil {
+		return err
+	}
+	a.conn = conn
+	if err := conn.Write(ctx, false, hello); err != nil {
+		return err
+	}
+	var challenge protocol.Challenge
+	if err := a.expect(ctx, &challenge); err != nil {
+		return err
+	}
+	serverNonce, err := protocol.UnB64(challenge.Nonce, protocol.NonceSize)
+	if err != nil {
+		return err
+	}
+	proof := protocol.AgentTranscript(hello, serverNonce, a.Key.Public().(ed25519.PublicKey), a.Server)
+	auth, err := protocol.Encode(&protocol.Auth{Type: protocol.TypeAuth, Signature: protocol.B64(ed25519.Sign(a.Key, proof))})
+	if err != nil {
+		return err
+	}
+	if err := conn.Write(ctx, false, auth); err != nil {
+		return err
+	}
+	var welcome protocol.Welcome
+	if err := a.expect(ctx, &welcome); err != nil {
+		return err
+	}
+	a.Epoch = welcome.Epoch
+	conn.Established()
+	(&Agent{ID: a.ID, fleet: a.fleet}).WaitOnline()
+	return nil
+}
+
+func (a *RawAgent) expect(ctx context.Context, v any) error {
+	_, msg, err := a.conn.Read(ctx)
+	if err != nil {
+		return err
+	}
+	if err := protocol.DecodeInto(msg, v); err != nil {
+		return fmt.Errorf("%w: %s", err, msg)
+	}
+	return nil
+}
+
+// Send writes one text message as it is.
+func (a *RawAgent) Send(text string) error {
+	return a.conn.Write(context.Background(), false, []byte(text))
+}
+
+// SendBinary writes one binary message as it is.
+func (a *RawAgent) SendBinary(b []byte) error { return a.conn.Write(context.Background(), true, b) }
+
+// Next reads messages until one is of this type and decodes it; control frames of other
+// types are passed over.
+func (a *RawAgent) Next(t protocol.Type) (any, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	for {
+		binary, msg, err := a.conn.Read(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if binary {
+			continue
+		}
+		if got, err := protocol.PeekType(msg); err != nil || got != t {
+			continue
+		}
+		return protocol.Decode(msg)
+	}
+}
+
+// Request reads the next request.
+func (a *RawAgent) Request() (*protocol.Request, error) {
+	v, err := a.Next(protocol.TypeRequest)
+	if err != nil {
+		return nil, err
+	}
+	return v.(*protocol.Request), nil
+}
+
+// Answer sends a response whose result is this JSON.
+func (a *RawAgent) Answer(id, result string) error {
+	return a.Send(fmt.Sprintf(`{"type":"response","id":%q,"result":%s,"took_us":1}`, id, result))
+}
+
+// Close ends the connection at once.
+func (a *RawAgent) Close() {
+	if a.conn != nil {
+		_ = a.conn.Close(0, "")
+	}
+}

@@ -1,0 +1,265 @@
+// Package proxy runs Drover behind the proxies that docs/deploy.md shows, with the
+// configuration that it shows.
+package proxy
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/drover-fleet/drover/tests/programs"
+	"github.com/drover-fleet/drover/tests/testenv"
+)
+
+const publicName = "drover.example.org"
+
+// TestBehindNginx runs server and agent with TLS through the nginx configuration of
+// docs/deploy.md: the tunnel, MCP in both eras with progress while the call runs, and REST
+// with a large body.
+func TestBehindNginx(t *testing.T) {
+	nginx, err := exec.LookPath("nginx")
+	if err != nil {
+		nginx, err = exec.LookPath("/usr/sbin/nginx")
+	}
+	testenv.Require(t, err == nil, "there's no nginx: install Debian's nginx-light")
+
+	s := programs.Serve(t, "../..", "--public-url", "https://"+publicName)
+	dir := t.TempDir()
+	ca := certificate(t, dir)
+	address := startNginx(t, nginx, dir, strings.TrimPrefix(s.URL, "http://"))
+	client := throughProxy(address, ca)
+	pat := s.Drover(t, "pat", "create", "--name", "behind", "--agents", "all", "--tools", "all")
+	s.Agent(t, "web-01", "https://"+address, nil, "--ca-file", filepath.Join(dir, "cert.pem"))
+	online(t, client, pat)
+
+	for _, era := range []string{"2026-07-28", "2025-11-25"} {
+		t.Run("mcp "+era, func(t *testing.T) { callWithProgress(t, client, pat, era) })
+	}
+	t.Run("rest", func(t *testing.T) {
+		stdin := strings.Repeat("0123456789abcdef", 8<<10) // 128 KiB
+		status, body := post(t, client, pat, fmt.Sprintf(`{"agent_id":"web-01","tool":"shell_exec","args":{"command":"wc -c","stdin":%q}}`, stdin))
+		if status != http.StatusOK || !strings.Contains(body, "131072") {
+			t.Errorf("%d %s", status, body)
+		}
+	})
+	t.Run("another name", func(t *testing.T) {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+publicName+"/api/v1/whoami", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Host = "evil.example"
+		res, err := client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = res.Body.Close() }()
+		if res.StatusCode != http.StatusForbidden {
+			t.Errorf("a foreign Host got status %d", res.StatusCode)
+		}
+	})
+}
+
+// startNginx runs nginx with the block of the document, on a port of its own.
+func startNginx(t *testing.T, nginx, dir, backend string) (address string) {
+	t.Helper()
+	doc, err := os.ReadFile("../../docs/deploy.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(doc), "```nginx\n")
+	block, _, ok := strings.Cut(rest, "```")
+	if !ok {
+		t.Fatal("docs/deploy.md has no nginx block")
+	}
+	// A port that was free a moment ago: nginx can't be asked for port 0.
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address = l.Addr().String()
+	_ = l.Close()
+	for old, now := range map[string]string{
+		"127.0.0.1:7400":                  backend,
+		"listen 443 ssl http2":            "listen " + address + " ssl http2",
+		"/etc/ssl/" + publicName + ".pem": filepath.Join(dir, "cert.pem"),
+		"/etc/ssl/" + publicName + ".key": filepath.Join(dir, "key.pem"),
+	} {
+		if strings.Count(block, old) != 1 {
+			t.Fatalf("the nginx block doesn't have %q once", old)
+		}
+		block = strings.Replace(block, old, now, 1)
+	}
+	conf := fmt.Sprintf("pid %[1]s/pid;\nerror_log %[1]s/error.log;\nworker_processes 1;\nevents {}\nhttp {\naccess_log off;\n"+
+		"client_body_temp_path %[1]s/b;\nproxy_temp_path %[1]s/p;\nfastcgi_temp_path %[1]s/f;\nuwsgi_temp_path %[1]s/u;\nscgi_temp_path %[1]s/s;\n%[2]s}\n", dir, block)
+	if os.Geteuid() == 0 {
+		conf = "user root;\n" + conf
+	}
+	file := filepath.Join(dir, "nginx.conf")
+	if err := os.WriteFile(file, []byte(conf), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(nginx, "-c", file, "-p", dir, "-e", filepath.Join(dir, "error.log"), "-g", "daemon off;")
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	t.Cleanup(func() {
+		if t.Failed() {
+			log, _ := os.ReadFile(filepath.Join(dir, "error.log"))
+			t.Logf("nginx: %s%s", &out, log)
+		}
+	})
+	programs.Run(t, cmd)
+	return address
+}
+
+// certificate makes one for the public name and loopback, as cert.pem and key.pem.
+func certificate(t *testing.T, dir string) *x509.CertPool {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		DNSNames: []string{publicName}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
+		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pkcs, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	for name, text := range map[string][]byte{"cert.pem": cert, "key.pem": pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs})} {
+		if err := os.WriteFile(filepath.Join(dir, name), text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(cert)
+	return pool
+}
+
+// throughProxy reaches the public name at the proxy's address.
+func throughProxy(address string, ca *x509.CertPool) *http.Client {
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "tcp", address)
+	}
+	return &http.Client{Transport: &http.Transport{
+		DialContext: dial, TLSClientConfig: &tls.Config{RootCAs: ca, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true,
+	}}
+}
+
+// online waits until a call reaches the agent.
+func online(t *testing.T, client *http.Client, pat string) {
+	t.Helper()
+	var status int
+	var body string
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
+		status, body = post(t, client, pat, `{"agent_id":"web-01","tool":"shell_exec","args":{"command":"true"}}`)
+		if status == http.StatusOK {
+			return
+		}
+	}
+	t.Fatalf("the agent never came online: %d %s", status, body)
+}
+
+func post(t *testing.T, client *http.Client, pat, body string) (int, string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://"+publicName+"/api/v1/calls", strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer "+pat)
+	req.Header.Set("Content-Type", "application/json")
+	res, err := client.Do(req)
+	if err != nil {
+		return 0, err.Error() // nginx may still be starting
+	}
+	defer func() { _ = res.Body.Close() }()
+	var out bytes.Buffer
+	if _, err := out.ReadFrom(res.Body); err != nil {
+		t.Fatal(err)
+	}
+	return res.StatusCode, out.String()
+}
+
+type bearer struct {
+	pat  string
+	next http.RoundTripper
+}
+
+func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set("Authorization", "Bearer "+b.pat)
+	return b.next.RoundTrip(r)
+}
+
+// callWithProgress makes a call that can end only after its progress was seen: a proxy
+// that buffers answers would hold the progress back until the call times out.
+func callWithProgress(t *testing.T, client *http.Client, pat, era string) {
+	release := filepath.Join(t.TempDir(), "release")
+	seen := make(chan string, 1)
+	c := mcp.NewClient(&mcp.Implementation{Name: "proxy-test", Version: "1"}, &mcp.ClientOptions{
+		ProgressNotificationHandler: func(_ context.Context, r *mcp.ProgressNotificationClientRequest) {
+			select {
+			case seen <- r.Params.Message:
+			default:
+			}
+		},
+	})
+	transport := &mcp.StreamableClientTransport{
+		Endpoint: "https://" + publicName + "/mcp", HTTPClient: &http.Client{Transport: bearer{pat, client.Transport}},
+	}
+	session, err := c.Connect(t.Context(), transport, &mcp.ClientSessionOptions{ProtocolVersion: era})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = session.Close() }()
+
+	params := &mcp.CallToolParams{Name: "shell_exec", Arguments: map[string]any{
+		"agent_id": "web-01", "command": "until [ -e '" + release + "' ]; do sleep 0.05; done; echo $DROVER_AGENT_ID", "timeout_seconds": 30,
+	}}
+	params.SetProgressToken("p1")
+	ended := make(chan error, 1)
+	var res *mcp.CallToolResult
+	go func() {
+		var err error
+		res, err = session.CallTool(t.Context(), params)
+		ended <- err
+	}()
+	select {
+	case msg := <-seen:
+		t.Logf("progress: %s", msg)
+	case err := <-ended:
+		t.Fatalf("the call ended before its progress came: %v %v", res, err)
+	}
+	if err := os.WriteFile(release, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	if text := res.Content[0].(*mcp.TextContent).Text; res.IsError || !strings.Contains(text, "\nweb-01") {
+		t.Errorf("the result is %q", text)
+	}
+}

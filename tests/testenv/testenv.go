@@ -1,0 +1,20 @@
+// Package testenv says what a test needs from the machine it runs on.
+package testenv
+
+import (
+	"os"
+	"testing"
+)
+
+// Require skips the test when something it needs isn't there; why says what is missing and
+// how to get it. With DROVER_TEST_REQUIRE=all, where nothing may be skipped, it fails.
+func Require(t testing.TB, there bool, why string) {
+	t.Helper()
+	switch {
+	case there:
+	case os.Getenv("DROVER_TEST_REQUIRE") == "all":
+		t.Fatalf("DROVER_TEST_REQUIRE=all, but %s", why)
+	default:
+		t.Skip(why)
+	}
+}

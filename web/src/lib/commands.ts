@@ -1,0 +1,30 @@
+/** Stands where a token has to be typed in: a token that was made is never shown again. */
+export const patPlaceholder = "drv_pat_…";
+
+export function claudeCode(origin: string): string {
+  return `claude mcp add --transport http drover ${origin}/mcp --header "Authorization: Bearer ${patPlaceholder}"`;
+}
+
+export function claudeDesktop(origin: string): string {
+  const args = ["-y", "mcp-remote", `${origin}/mcp`, "--header", `Authorization:\${DROVER_AUTH}`];
+  if (needsPlaintext(origin)) args.push("--allow-http");
+  const drover = { command: "npx", args, env: { DROVER_AUTH: `Bearer ${patPlaceholder}` } };
+  return JSON.stringify({ mcpServers: { drover } }, null, 2);
+}
+
+export function enrollCreate(): string {
+  return "drover enroll create --agent-id web-01";
+}
+
+export function agentRun(origin: string): string {
+  const plaintext = needsPlaintext(origin) ? " --plaintext" : "";
+  return `DROVER_ENROLL_TOKEN=drv_enr_… drover-agent run --server ${origin} --state /var/lib/drover-agent${plaintext}`;
+}
+
+/** Tells whether the server is reached unencrypted from another machine. */
+export function needsPlaintext(origin: string): boolean {
+  const url = new URL(origin);
+  const loopback =
+    url.hostname === "localhost" || url.hostname === "[::1]" || /^127\.\d+\.\d+\.\d+$/.test(url.hostname);
+  return url.protocol === "http:" && !loopback;
+}

@@ -1,0 +1,47 @@
+import { describe, expect, test } from "vitest";
+import { agentRun, claudeCode, claudeDesktop, needsPlaintext } from "./commands";
+import { plain } from "./text";
+import { ago } from "./time";
+
+describe("plain", () => {
+  test.each([
+    ["web-01.example.net", "web-01.example.net"],
+    ["a\nb\u0000", "a‹U+000A›b‹U+0000›"],
+    ["user\u202egnp.exe", "user‹U+202E›gnp.exe"],
+    ["zero\u200bwidth", "zero‹U+200B›width"],
+    ["<b>ü 漢</b>", "<b>ü 漢</b>"],
+  ])("%j", (given, want) => expect(plain(given)).toBe(want));
+});
+
+test.each([
+  [0, "just now"],
+  [-30, "just now"],
+  [59, "59 s ago"],
+  [60, "1 min ago"],
+  [3600, "1 h ago"],
+  [200_000, "2 d ago"],
+])("ago after %d s", (seconds, want) => {
+  const now = Date.parse("2026-12-01T12:00:00Z");
+  expect(ago(new Date(now - seconds * 1000).toISOString(), now)).toBe(want);
+});
+
+test("an unreadable time says so", () => expect(ago("yesterday", 0)).toBe("at an unknown time"));
+
+test.each([
+  ["http://127.0.0.1:7400", false],
+  ["http://localhost:7400", false],
+  ["http://[::1]:7400", false],
+  ["http://10.0.0.5:7400", true],
+  ["http://127.evil.example", true],
+  ["https://drover.example", false],
+])("plaintext for %s", (origin, want) => {
+  expect(needsPlaintext(origin)).toBe(want);
+  expect(agentRun(origin).includes("--plaintext")).toBe(want);
+  expect(claudeDesktop(origin).includes("--allow-http")).toBe(want);
+});
+
+test("the Claude Code line names this origin and a placeholder", () => {
+  expect(claudeCode("https://drover.example")).toBe(
+    'claude mcp add --transport http drover https://drover.example/mcp --header "Authorization: Bearer drv_pat_…"',
+  );
+});

@@ -1,0 +1,25 @@
+import { agentRun, enrollCreate, needsPlaintext } from "../lib/commands";
+import { CopyLine } from "./CopyLine";
+import { Notice } from "./Notice";
+import { Section } from "./Section";
+
+export function AddHost({ origin }: { origin: string }) {
+  return (
+    <Section id="host" title="Add a host">
+      <p className="max-w-2xl text-muted text-sm">
+        Make a one-time token on the server's machine, then start the agent on the host. It makes its own key there and
+        dials out; no port is opened. Commands will run as the user who starts it.
+      </p>
+      <CopyLine label="1. Where the server runs" text={enrollCreate()} />
+      <CopyLine label="2. On the host, with the token that it printed" text={agentRun(origin)} />
+      {needsPlaintext(origin) && (
+        <div className="mt-3">
+          <Notice tone="warn" title="This page came over plain http">
+            Whoever is on the way can read every command and its output. Put TLS in front (docs/deploy.md) and leave{" "}
+            <code>--plaintext</code> away.
+          </Notice>
+        </div>
+      )}
+    </Section>
+  );
+}

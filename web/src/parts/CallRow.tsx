@@ -1,0 +1,39 @@
+import type { Call } from "../api/client";
+import { Said } from "./Said";
+import { State } from "./State";
+import { When } from "./When";
+
+export function CallRow({ call }: { call: Call }) {
+  const exit = typeof call.exit_code === "number" ? `exit ${call.exit_code}` : null;
+  const code = call.error && call.error.code !== call.state ? (call.error.reason ?? call.error.code) : null;
+  return (
+    <li className="grid gap-x-4 gap-y-1 px-4 py-3 text-sm sm:grid-cols-[minmax(0,1.4fr)_minmax(0,1.4fr)_minmax(0,1fr)_6rem]">
+      <p className="min-w-0">
+        <span className="font-mono">{call.tool}</span>
+        <span className="text-muted"> on </span>
+        <span className="wrap-anywhere font-mono">{call.agent_id}</span>
+      </p>
+      <p className="min-w-0 text-muted">
+        <Said>{call.name || call.principal}</Said>
+        {call.client && (
+          <>
+            {" · "}
+            <Said>{call.client}</Said>
+          </>
+        )}
+      </p>
+      <p className="flex flex-wrap items-baseline gap-x-2">
+        <State>{call.state}</State>
+        {exit && <span className="text-muted">{exit}</span>}
+        {code && (
+          <span className="text-muted" title={call.error?.message}>
+            <Said>{code}</Said>
+          </span>
+        )}
+      </p>
+      <p className="text-muted sm:text-right">
+        <When at={call.created_at} />
+      </p>
+    </li>
+  );
+}

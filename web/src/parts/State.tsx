@@ -1,0 +1,25 @@
+const colours: Record<string, string> = {
+  online: "text-good",
+  succeeded: "text-good",
+  offline: "text-muted",
+  cancelled: "text-muted",
+  not_started: "text-muted",
+  outcome_unknown: "text-warn",
+  timed_out: "text-warn",
+  quarantined: "text-bad",
+  denied: "text-bad",
+  expired: "text-bad",
+  failed: "text-bad",
+};
+
+/** A state as a word with a coloured dot; the word alone says it all. */
+export function State({ children }: { children: string }) {
+  return (
+    <span
+      className={`inline-flex items-center gap-1.5 whitespace-nowrap text-sm ${colours[children] ?? "text-accent"}`}
+    >
+      <span aria-hidden="true" className="size-2 shrink-0 rounded-full bg-current" />
+      {children.replaceAll("_", " ")}
+    </span>
+  );
+}
