@@ -24,6 +24,7 @@ import (
 	"github.com/drover-fleet/drover/agent/internal/run"
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/protocol/mux"
+	"github.com/drover-fleet/drover/protocol/text"
 )
 
 // stopTime is how long a stopping agent waits for its calls to be ended: a command that
@@ -203,7 +204,7 @@ func (a *Agent) greet(id *identity.Identity, files *guard.Files, log *slog.Logge
 
 // facts are what the host says of itself.
 func (a *Agent) facts(files *guard.Files) protocol.Facts {
-	return protocol.Facts{Hostname: hostname(), OS: runtime.GOOS, OSVersion: protocol.Line(osVersion(), 128), Arch: runtime.GOARCH,
+	return protocol.Facts{Hostname: hostname(), OS: runtime.GOOS, OSVersion: text.Line(osVersion(), 128), Arch: runtime.GOARCH,
 		RunAs: runAs(), AgentVersion: a.cfg.Version, Roots: shown(files.Roots())}
 }
 
@@ -220,13 +221,13 @@ func hostname() string {
 	if err != nil {
 		return ""
 	}
-	return protocol.Line(name, 253)
+	return text.Line(name, 253)
 }
 
 // runAs is the user that the agent and its commands run as.
 func runAs() string {
 	if u, err := user.Current(); err == nil {
-		return protocol.Line(u.Username, 128)
+		return text.Line(u.Username, 128)
 	}
 	return strings.TrimSpace(os.Getenv("USER"))
 }

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/drover-fleet/drover/protocol/text"
 )
 
 // Errors of a call over a tunnel; wherever the tunnel is held they mean the same.
@@ -50,5 +52,5 @@ type CloseError struct {
 
 // Error implements error.
 func (e *CloseError) Error() string {
-	return fmt.Sprintf("the peer closed the connection: %d %s", e.Code, Line(e.Reason, 120))
+	return fmt.Sprintf("the peer closed the connection: %d %s", e.Code, text.Line(e.Reason, 120))
 }

@@ -136,22 +136,6 @@ func TestRefusedFrames(t *testing.T) {
 	}
 }
 
-func TestLine(t *testing.T) {
-	for in, want := range map[string]string{
-		"plain": "plain", "a\nb\r\tc": "a b  c", "\x1b[31mred\x07": "[31mred", "x\u202ey\u2066z": "x y z", "tag\U000e0041s": "tag s", "a\xffb": "a\uFFFDb",
-		"été": "été", "👩\u200d💻": "👩\u200d💻", "سلام\u200cها": "سلام\u200cها", "": "", "\u2028": "",
-	} {
-		if got := protocol.Line(in, 64); got != want {
-			t.Errorf("%q: %q, want %q", in, got, want)
-		}
-	}
-	for limit := range 12 {
-		if got := protocol.Line("aéé€😀z", limit); len(got) > limit || !strings.HasPrefix("aéé€😀z", got) {
-			t.Errorf("cut at %d: %q", limit, got)
-		}
-	}
-}
-
 func TestNegotiate(t *testing.T) {
 	for _, c := range []struct {
 		peer []int

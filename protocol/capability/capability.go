@@ -83,6 +83,7 @@ type Definition struct {
 	In, Out *jsonschema.Schema
 	since   map[string]int
 	check   *jsonschema.Resolved
+	quick   *quick
 	decode  func([]byte) error
 	// normalize decodes a result into Out and writes it again.
 	normalize func([]byte) ([]byte, error)
@@ -104,7 +105,7 @@ func Define[In, Out any](s Spec) *Tool[In, Out] {
 	if err != nil {
 		panic(fmt.Sprintf("capability: %s: %v", s.Name, err))
 	}
-	d.check = r
+	d.check, d.quick = r, newQuick(d.In)
 	d.decode = func(b []byte) error { return decodeStrict(b, new(In)) }
 	d.normalize = func(b []byte) ([]byte, error) {
 		out := new(Out)
@@ -122,7 +123,7 @@ func Define[In, Out any](s Spec) *Tool[In, Out] {
 // Decode checks args and decodes them.
 func (t *Tool[In, Out]) Decode(args []byte) (In, error) {
 	var in In
-	if err := t.Check(args); err != nil {
+	if err := t.fits(args); err != nil {
 		return in, err
 	}
 	err := decodeStrict(args, &in)
@@ -133,9 +134,20 @@ func (t *Tool[In, Out]) Decode(args []byte) (In, error) {
 // their bounds. The error is a *protocol.Error with bad_args that names the member and
 // never repeats a value.
 func (d *Definition) Check(args []byte) error {
+	if err := d.fits(args); err != nil {
+		return err
+	}
+	return d.decode(args)
+}
+
+// fits is Check up to the decoding into In.
+func (d *Definition) fits(args []byte) error {
 	lim := strict.Limits{MaxBytes: MaxArgs, MaxDepth: protocol.MaxDepth - 4, Numbers: true}
 	if err := strict.Check(args, lim); err != nil {
 		return badArgs(d.Name, err)
+	}
+	if d.quick.fits(args) {
+		return nil
 	}
 	var m any
 	if err := json.Unmarshal(args, &m); err != nil {
@@ -148,7 +160,7 @@ func (d *Definition) Check(args []byte) error {
 	if err := d.check.Validate(obj); err != nil {
 		return d.explain(obj)
 	}
-	return d.decode(args)
+	return nil
 }
 
 // Normalize makes an agent's result fit Out, so that whoever promised the schema to a

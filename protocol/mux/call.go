@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/text"
 )
 
 // maxNews bounds the progress frames that wait for one caller; the oldest are dropped.
@@ -180,7 +181,7 @@ func (s *Session) prepare(ctx context.Context, req *protocol.Request, progress b
 }
 
 func (s *Session) cancelCall(ctx context.Context, id string) {
-	reason := protocol.Line(context.Cause(ctx).Error(), protocol.MaxLine)
+	reason := text.Line(context.Cause(ctx).Error(), protocol.MaxLine)
 	s.force(&protocol.Cancel{Type: protocol.TypeCancel, ID: id, Reason: reason})
 }
 

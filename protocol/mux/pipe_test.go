@@ -33,7 +33,9 @@ type end struct {
 
 type closing struct {
 	once   sync.Once
-	done   chan struct{}
+	done   chan struct{} // this end is closed
+	told   chan struct{} // and the other one knows
+	lost   atomic.Bool   // nothing reaches the other end any more
 	code   int
 	reason string
 }
@@ -42,13 +44,20 @@ func (c *closing) close(code int, reason string) {
 	c.once.Do(func() {
 		c.code, c.reason = code, reason
 		close(c.done)
+		if !c.lost.Load() {
+			close(c.told)
+		}
 	})
+}
+
+func newClosing() *closing {
+	return &closing{done: make(chan struct{}), told: make(chan struct{})}
 }
 
 // newPipe makes a pipe that holds up to room messages each way.
 func newPipe(room int) (*end, *end) {
 	ab, ba := make(chan message, room), make(chan message, room)
-	a, b := &closing{done: make(chan struct{})}, &closing{done: make(chan struct{})}
+	a, b := newClosing(), newClosing()
 	return &end{in: ba, out: ab, mine: a, theirs: b}, &end{in: ab, out: ba, mine: b, theirs: a}
 }
 
@@ -58,7 +67,7 @@ func (e *end) Read(context.Context) (bool, []byte, error) {
 		return m.binary, m.data, nil
 	case <-e.mine.done:
 		return false, nil, errPipe
-	case <-e.theirs.done:
+	case <-e.theirs.told:
 	}
 	select { // what came before the close counts
 	case m := <-e.in:
@@ -88,7 +97,7 @@ func (e *end) Write(_ context.Context, binary bool, data []byte) error {
 		return nil
 	case <-e.mine.done:
 		return errPipe
-	case <-e.theirs.done:
+	case <-e.theirs.told:
 		return errPipe
 	}
 }

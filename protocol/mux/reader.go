@@ -6,6 +6,7 @@ import (
 	"errors"
 
 	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/text"
 )
 
 // inbox holds the streams that come in; only the reader touches it.
@@ -131,7 +132,7 @@ func (s *Session) onAgentFrame(v any) {
 			s.late.Add(1)
 		}
 	case *protocol.Progress:
-		f.Message = protocol.Line(f.Message, protocol.MaxLine)
+		f.Message = text.Line(f.Message, protocol.MaxLine)
 		if !s.calls.progress(f) {
 			s.late.Add(1)
 		}

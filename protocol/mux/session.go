@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/text"
 )
 
 // Violation ends a session because the peer broke the protocol.
@@ -128,7 +129,7 @@ func (s *Session) Close(code int, reason string) {
 // Goodbye tells the peer that it's about to be disconnected and when to come back, and
 // closes once that is written.
 func (s *Session) Goodbye(reason string, retryAfter time.Duration) {
-	b, err := protocol.Encode(&protocol.Goodbye{Type: protocol.TypeGoodbye, Reason: protocol.Line(reason, protocol.MaxLine), RetryAfterMS: retryAfter.Milliseconds()})
+	b, err := protocol.Encode(&protocol.Goodbye{Type: protocol.TypeGoodbye, Reason: text.Line(reason, protocol.MaxLine), RetryAfterMS: retryAfter.Milliseconds()})
 	if err != nil {
 		s.Close(protocol.CloseGoingAway, reason)
 		return
@@ -195,7 +196,7 @@ func (s *Session) force(frame any) {
 }
 
 func (s *Session) violate(format string, args ...any) {
-	v := &Violation{Reason: protocol.Line(fmt.Sprintf(format, args...), 120)}
+	v := &Violation{Reason: text.Line(fmt.Sprintf(format, args...), 120)}
 	s.end(v, protocol.CloseViolation, v.Reason)
 }
 
@@ -213,7 +214,7 @@ func (s *Session) end(err error, code int, reason string) {
 	go func() {
 		defer close(s.closed)
 		// Nobody is left to tell about a failing close: the session has ended either way.
-		_ = s.pipe.Close(code, protocol.Line(reason, 120))
+		_ = s.pipe.Close(code, text.Line(reason, 120))
 	}()
 }
 

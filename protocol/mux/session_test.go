@@ -26,32 +26,40 @@ func TestViolations(t *testing.T) {
 		agent bool // the session under test is the agent's
 		do    func(p raw)
 	}{
-		"not json":               {false, func(p raw) { p.text("hello") }},
-		"empty":                  {false, func(p raw) { p.text("") }},
-		"unknown type":           {false, func(p raw) { p.text(`{"type":"shutdown"}`) }},
-		"unknown member":         {false, func(p raw) { p.text(`{"type":"response","id":"x","took_us":1,"agent_id":"y"}`) }},
-		"wrong case":             {false, func(p raw) { p.text(`{"type":"response","ID":"x","took_us":1}`) }},
-		"missing":                {false, func(p raw) { p.text(`{"type":"response","id":"x"}`) }},
-		"null":                   {false, func(p raw) { p.text(`{"type":"response","id":null,"took_us":1}`) }},
-		"twice":                  {false, func(p raw) { p.text(`{"type":"response","id":"x","id":"y","took_us":1}`) }},
-		"type twice":             {false, func(p raw) { p.text(`{"type":"response","type":"log","id":"x","took_us":1}`) }},
-		"wrong type":             {false, func(p raw) { p.text(`{"type":"response","id":7,"took_us":1}`) }},
-		"trailing":               {false, func(p raw) { p.text(response + "{}") }},
-		"deep":                   {false, func(p raw) { p.text(`{"type":"response","id":"x","took_us":1,"result":` + deep + `}`) }},
-		"a million deep":         {false, func(p raw) { p.text(strings.Repeat("[", 10_000)) }},
-		"negative time":          {false, func(p raw) { p.text(`{"type":"response","id":"x","took_us":-1}`) }},
-		"unknown code":           {false, func(p raw) { p.text(`{"type":"response","id":"x","took_us":1,"error":{"code":"fine","message":"m"}}`) }},
-		"long text":              {false, func(p raw) { p.text(`{"type":"log","level":"info","message":"` + strings.Repeat("x", protocol.MaxMessage) + `"}`) }},
+		"not json":       {false, func(p raw) { p.text("hello") }},
+		"empty":          {false, func(p raw) { p.text("") }},
+		"unknown type":   {false, func(p raw) { p.text(`{"type":"shutdown"}`) }},
+		"unknown member": {false, func(p raw) { p.text(`{"type":"response","id":"x","took_us":1,"agent_id":"y"}`) }},
+		"wrong case":     {false, func(p raw) { p.text(`{"type":"response","ID":"x","took_us":1}`) }},
+		"missing":        {false, func(p raw) { p.text(`{"type":"response","id":"x"}`) }},
+		"null":           {false, func(p raw) { p.text(`{"type":"response","id":null,"took_us":1}`) }},
+		"twice":          {false, func(p raw) { p.text(`{"type":"response","id":"x","id":"y","took_us":1}`) }},
+		"type twice":     {false, func(p raw) { p.text(`{"type":"response","type":"log","id":"x","took_us":1}`) }},
+		"wrong type":     {false, func(p raw) { p.text(`{"type":"response","id":7,"took_us":1}`) }},
+		"trailing":       {false, func(p raw) { p.text(response + "{}") }},
+		"deep":           {false, func(p raw) { p.text(`{"type":"response","id":"x","took_us":1,"result":` + deep + `}`) }},
+		"a million deep": {false, func(p raw) { p.text(strings.Repeat("[", 10_000)) }},
+		"negative time":  {false, func(p raw) { p.text(`{"type":"response","id":"x","took_us":-1}`) }},
+		"unknown code":   {false, func(p raw) { p.text(`{"type":"response","id":"x","took_us":1,"error":{"code":"fine","message":"m"}}`) }},
+		"long text": {false, func(p raw) {
+			p.text(`{"type":"log","level":"info","message":"` + strings.Repeat("x", protocol.MaxMessage) + `"}`)
+		}},
 		"request to a server":    {false, func(p raw) { r := request(`{}`); r.Type = "request"; p.frame(r) }},
 		"cancel to a server":     {false, func(p raw) { p.frame(&protocol.Cancel{Type: "cancel", ID: "x"}) }},
 		"config to a server":     {false, func(p raw) { p.frame(&protocol.Config{Type: "config"}) }},
 		"hello again":            {false, func(p raw) { p.text(`{"type":"hello"}`) }},
 		"resume ids to a server": {false, func(p raw) { p.frame(&protocol.Resume{Type: "resume", IDs: []string{"x"}}) }},
 		"response to an agent":   {true, func(p raw) { p.text(response) }},
-		"facts to an agent":      {true, func(p raw) { p.text(`{"type":"facts","facts":{"hostname":"","os":"","os_version":"","arch":"","run_as":"","agent_version":""},"capabilities":[]}`) }},
-		"states to an agent":     {true, func(p raw) { p.frame(&protocol.Resume{Type: "resume", States: []protocol.ResumeState{{ID: "x", State: "done"}}}) }},
-		"no deadline":            {true, func(p raw) { r := request(`{}`); r.Type, r.DeadlineMS = "request", 0; p.frame(r) }},
-		"args not an object":     {true, func(p raw) { p.text(`{"type":"request","id":"x","tool":"t","args":[],"seal":"","caller":{"principal":"","user":"","kind":""},"deadline_ms":1}`) }},
+		"facts to an agent": {true, func(p raw) {
+			p.text(`{"type":"facts","facts":{"hostname":"","os":"","os_version":"","arch":"","run_as":"","agent_version":""},"capabilities":[]}`)
+		}},
+		"states to an agent": {true, func(p raw) {
+			p.frame(&protocol.Resume{Type: "resume", States: []protocol.ResumeState{{ID: "x", State: "done"}}})
+		}},
+		"no deadline": {true, func(p raw) { r := request(`{}`); r.Type, r.DeadlineMS = "request", 0; p.frame(r) }},
+		"args not an object": {true, func(p raw) {
+			p.text(`{"type":"request","id":"x","tool":"t","args":[],"seal":"","caller":{"principal":"","user":"","kind":""},"deadline_ms":1}`)
+		}},
 		"no id":                  {true, func(p raw) { r := request(`{}`); r.Type, r.ID = "request", ""; p.frame(r) }},
 		"short binary":           {false, func(p raw) { _ = p.Write(context.Background(), true, []byte{0, 0, 0}) }},
 		"unknown stream":         {false, func(p raw) { p.chunk(2, 0, kib) }},
@@ -61,20 +69,28 @@ func TestViolations(t *testing.T) {
 		"stream zero":            {false, func(p raw) { p.frame(open(0, "frame", 10)) }},
 		"512 MB announced":       {false, func(p raw) { p.frame(open(2, "frame", 512<<20)) }},
 		"negative size":          {false, func(p raw) { p.frame(open(2, "frame", -1)) }},
-		"too much open":          {false, func(p raw) { p.frame(open(2, "frame", 8<<20)); p.frame(open(4, "frame", 8<<20)); p.frame(open(6, "frame", 1)) }},
-		"longer than said":       {false, func(p raw) { p.frame(open(2, "frame", 10)); p.chunk(2, 0, kib) }},
-		"shorter than said":      {false, func(p raw) { p.frame(open(2, "frame", 2000)); p.chunk(2, protocol.FlagEnd, kib) }},
-		"large chunk":            {false, func(p raw) { p.frame(open(2, "frame", 1<<20)); p.chunk(2, 0, make([]byte, protocol.MaxChunk+1)) }},
-		"empty chunk":            {false, func(p raw) { p.frame(open(2, "frame", 10)); p.chunk(2, 0, nil) }},
-		"reset with payload":     {false, func(p raw) { p.frame(open(2, "frame", 10)); p.chunk(2, protocol.FlagReset, kib) }},
-		"unknown flag":           {false, func(p raw) { p.frame(open(2, "frame", 10)); p.chunk(2, 8, kib[:5]) }},
-		"both flags":             {false, func(p raw) { p.frame(open(2, "frame", 10)); p.chunk(2, 3, nil) }},
-		"after its end":          {false, func(p raw) { p.frame(open(2, "frame", 10)); p.chunk(2, protocol.FlagReset, nil); p.chunk(2, 0, kib[:1]) }},
-		"credit of nothing":      {false, func(p raw) { p.frame(&protocol.Credit{Type: "credit", Stream: 0, Bytes: 0}) }},
-		"negative credit":        {false, func(p raw) { p.frame(&protocol.Credit{Type: "credit", Stream: 0, Bytes: -5}) }},
-		"credit without end":     {false, func(p raw) { p.frame(&protocol.Credit{Type: "credit", Stream: 0, Bytes: 1 << 62}) }},
-		"credit for no stream":   {false, func(p raw) { p.frame(&protocol.Credit{Type: "credit", Stream: 1, Bytes: 10}) }},
-		"garbage in a stream":    {false, func(p raw) { p.frame(open(2, "frame", 1<<10)); p.chunk(2, protocol.FlagEnd, kib) }},
+		"too much open": {false, func(p raw) {
+			p.frame(open(2, "frame", 8<<20))
+			p.frame(open(4, "frame", 8<<20))
+			p.frame(open(6, "frame", 1))
+		}},
+		"longer than said":   {false, func(p raw) { p.frame(open(2, "frame", 10)); p.chunk(2, 0, kib) }},
+		"shorter than said":  {false, func(p raw) { p.frame(open(2, "frame", 2000)); p.chunk(2, protocol.FlagEnd, kib) }},
+		"large chunk":        {false, func(p raw) { p.frame(open(2, "frame", 1<<20)); p.chunk(2, 0, make([]byte, protocol.MaxChunk+1)) }},
+		"empty chunk":        {false, func(p raw) { p.frame(open(2, "frame", 10)); p.chunk(2, 0, nil) }},
+		"reset with payload": {false, func(p raw) { p.frame(open(2, "frame", 10)); p.chunk(2, protocol.FlagReset, kib) }},
+		"unknown flag":       {false, func(p raw) { p.frame(open(2, "frame", 10)); p.chunk(2, 8, kib[:5]) }},
+		"both flags":         {false, func(p raw) { p.frame(open(2, "frame", 10)); p.chunk(2, 3, nil) }},
+		"after its end": {false, func(p raw) {
+			p.frame(open(2, "frame", 10))
+			p.chunk(2, protocol.FlagReset, nil)
+			p.chunk(2, 0, kib[:1])
+		}},
+		"credit of nothing":    {false, func(p raw) { p.frame(&protocol.Credit{Type: "credit", Stream: 0, Bytes: 0}) }},
+		"negative credit":      {false, func(p raw) { p.frame(&protocol.Credit{Type: "credit", Stream: 0, Bytes: -5}) }},
+		"credit without end":   {false, func(p raw) { p.frame(&protocol.Credit{Type: "credit", Stream: 0, Bytes: 1 << 62}) }},
+		"credit for no stream": {false, func(p raw) { p.frame(&protocol.Credit{Type: "credit", Stream: 1, Bytes: 10}) }},
+		"garbage in a stream":  {false, func(p raw) { p.frame(open(2, "frame", 1<<10)); p.chunk(2, protocol.FlagEnd, kib) }},
 		"a ping in a stream": {false, func(p raw) {
 			b := []byte(`{"type":"ping","n":1}`)
 			p.frame(open(2, "frame", int64(len(b))))
@@ -164,6 +180,8 @@ func TestHalfOpenIsFoundOnBothSides(t *testing.T) {
 		go func() { _, err := s.Call(context.Background(), request(`{}`), nil); called <- err }()
 		time.Sleep(50 * time.Second)
 		lost.Store(true)
+		a.mine.lost.Store(true)
+		b.mine.lost.Store(true)
 		began := time.Now()
 		if err := <-called; !errors.Is(err, protocol.ErrCut) || !errors.Is(err, mux.ErrDead) {
 			t.Errorf("the call ended with %v", err)

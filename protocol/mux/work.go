@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/text"
 )
 
 // maxRecent is how many finished calls' ids an agent's side remembers, to turn away repeats.
@@ -72,7 +73,7 @@ func (w *work) cancel(id, reason string) bool {
 	if cancel == nil {
 		return false
 	}
-	cancel(&CancelError{Reason: protocol.Line(reason, protocol.MaxLine)})
+	cancel(&CancelError{Reason: text.Line(reason, protocol.MaxLine)})
 	return true
 }
 
@@ -117,6 +118,12 @@ func badRequest(r *protocol.Request) string {
 }
 
 func (s *Session) handle(ctx context.Context, cancel context.CancelCauseFunc, r *protocol.Request) {
+	if ctx.Err() != nil { // the connection ended, or the call was cancelled, before it began
+		cancel(nil)
+		s.work.finish(r.ID)
+		s.answer(r.ID, neverBegan(ctx), 0)
+		return
+	}
 	began := time.Now()
 	news := &reporter{s: s, id: r.ID, wanted: r.Progress}
 	resp := s.cfg.Handler.Handle(ctx, r, news.report)
@@ -124,6 +131,12 @@ func (s *Session) handle(ctx context.Context, cancel context.CancelCauseFunc, r 
 	cancel(nil)
 	s.work.finish(r.ID)
 	s.answer(r.ID, resp, time.Since(began))
+}
+
+// neverBegan answers a call that was cancelled before its handler ran. When the connection
+// has ended, nobody hears it.
+func neverBegan(ctx context.Context) *protocol.Response {
+	return &protocol.Response{Error: protocol.Errorf(protocol.CodeCancelled, "it did not start: %v", context.Cause(ctx))}
 }
 
 // answer sends the response; one that can't be sent as it is becomes an error of its own.
@@ -140,7 +153,7 @@ func (s *Session) answer(id string, resp *protocol.Response, took time.Duration)
 		e := *out.Error
 		e.Message = strings.ToValidUTF8(e.Message, "\uFFFD")
 		if !e.WellFormed() {
-			e = protocol.Error{Code: protocol.CodeInternal, Message: "the agent made a malformed error: " + protocol.Line(e.Error(), protocol.MaxLine)}
+			e = protocol.Error{Code: protocol.CodeInternal, Message: "the agent made a malformed error: " + text.Line(e.Error(), protocol.MaxLine)}
 		}
 		out.Error = &e
 	}
@@ -168,7 +181,7 @@ func tooLarge(size int) *protocol.Error {
 func encodeFailure(r *protocol.Response, err error) []byte {
 	e, ok := err.(*protocol.Error)
 	if !ok {
-		e = protocol.Errorf(protocol.CodeInternal, "the agent couldn't encode its answer: %s", protocol.Line(err.Error(), protocol.MaxLine))
+		e = protocol.Errorf(protocol.CodeInternal, "the agent couldn't encode its answer: %s", text.Line(err.Error(), protocol.MaxLine))
 	}
 	b, err := protocol.Encode(&protocol.Response{ID: r.ID, Error: e, TookUS: r.TookUS})
 	if err != nil { // only an id that isn't UTF-8 does this, and such a request isn't decoded
@@ -203,7 +216,7 @@ func (p *reporter) report(message string) {
 		return
 	}
 	p.seq++
-	b, err := protocol.Encode(&protocol.Progress{Type: protocol.TypeProgress, ID: p.id, Seq: p.seq, Message: protocol.Line(message, protocol.MaxLine)})
+	b, err := protocol.Encode(&protocol.Progress{Type: protocol.TypeProgress, ID: p.id, Seq: p.seq, Message: text.Line(message, protocol.MaxLine)})
 	f := &outFrame{data: b, slot: true}
 	if err != nil {
 		p.s.out.release(f)

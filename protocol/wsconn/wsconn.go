@@ -17,6 +17,7 @@ import (
 	"github.com/coder/websocket"
 
 	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/text"
 )
 
 // Path is where a server accepts agents, below its base URL.
@@ -101,7 +102,7 @@ func Dial(ctx context.Context, server string, client *http.Client, header http.H
 		de.RetryAfter = time.Duration(s) * time.Second
 	}
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, 512)) // only for the message
-	de.Body = protocol.Line(string(body), 200)
+	de.Body = text.Line(string(body), 200)
 	return nil, de
 }
 

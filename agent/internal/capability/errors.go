@@ -1,7 +1,6 @@
 package capability
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -10,6 +9,7 @@ import (
 	"github.com/drover-fleet/drover/agent/internal/guard"
 	"github.com/drover-fleet/drover/agent/internal/run"
 	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/mux"
 )
 
 // sysError makes an error of the system one that travels. path is the caller's own path in
@@ -18,6 +18,10 @@ func (h *Host) sysError(err error, path, what string) error {
 	var pe *protocol.Error
 	if errors.As(err, &pe) {
 		return pe
+	}
+	var cancelled *mux.CancelError
+	if errors.Is(err, run.ErrDeadline) || errors.As(err, &cancelled) {
+		return err // the call's end, not the system's word; the runner knows its code
 	}
 	shown := guard.Shown(guard.Unescape(path))
 	if guard.Escaped(err) {
@@ -35,8 +39,6 @@ func explain(err error) (reason, why string) {
 	var errno syscall.Errno
 	errors.As(err, &errno)
 	switch {
-	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), errors.Is(err, run.ErrDeadline):
-		return protocol.ReasonIO, "the call ended before it was done"
 	case errors.Is(err, fs.ErrNotExist):
 		return protocol.ReasonENOENT, "no such file or folder"
 	case errors.Is(err, fs.ErrPermission):

@@ -12,7 +12,7 @@ const (
 	// forwardBytes is how far lines are counted from a file's beginning.
 	forwardBytes = 1 << 30
 	// backwardBytes is how far lines are counted from its end.
-	backwardBytes = 64 << 20
+	backwardBytes = 16 << 20
 	scanBytes     = 256 << 10
 )
 

@@ -17,6 +17,7 @@ import (
 
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/protocol/strict"
+	"github.com/drover-fleet/drover/protocol/text"
 )
 
 // EnrolPath is where a server takes enrolments, below its base URL.
@@ -87,7 +88,7 @@ func (e *Enrolment) prepare() (ed25519.PrivateKey, error) {
 func (e *Enrolment) register(ctx context.Context, token protocol.EnrolToken, key ed25519.PrivateKey) (*State, error) {
 	nonce := make([]byte, protocol.NonceSize)
 	rand.Read(nonce)
-	hostname := protocol.Line(e.Hostname, 253)
+	hostname := text.Line(e.Hostname, 253)
 	pub := key.Public().(ed25519.PublicKey)
 	transcript := protocol.EnrolTranscript(token.ID[:], pub, nonce, hostname, token.Server[:])
 	body, err := json.Marshal(protocol.EnrolRequest{
@@ -146,7 +147,7 @@ func (e *Enrolment) post(ctx context.Context, body []byte) ([]byte, error) {
 	if resp.StatusCode != http.StatusOK {
 		var fault protocol.Error
 		if json.Unmarshal(answer, &fault) == nil && fault.Message != "" {
-			fault.Message = protocol.Line(fault.Message, 500)
+			fault.Message = text.Line(fault.Message, 500)
 			return nil, &fault
 		}
 		return nil, fmt.Errorf("the server answered %s; is %s a Drover server?", resp.Status, e.Server)

@@ -21,6 +21,7 @@ import (
 
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/protocol/strict"
+	"github.com/drover-fleet/drover/protocol/text"
 )
 
 // Files of the state folder.
@@ -188,7 +189,7 @@ func (id *Identity) Close() error { return id.epoch.close() }
 func CheckURL(server string, plaintext bool) error {
 	u, err := url.Parse(server)
 	if err != nil || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
-		return fmt.Errorf("%q isn't a server's URL; it must be like https://drover.example.com", protocol.Line(server, 200))
+		return fmt.Errorf("%q isn't a server's URL; it must be like https://drover.example.com", text.Line(server, 200))
 	}
 	switch u.Scheme {
 	case "https", "wss":

@@ -255,3 +255,22 @@ func TestNextServerKey(t *testing.T) {
 		t.Errorf("%d keys after the change", len(keys))
 	}
 }
+
+// TestEmptyFolderIsMadePrivate: a folder that somebody made for the agent with the usual
+// mode holds no key yet, so it's taken and closed to others.
+func TestEmptyFolderIsMadePrivate(t *testing.T) {
+	r, ts := newRegistrar(t)
+	e := r.enrolment(t, ts.URL)
+	e.Dir = filepath.Join(t.TempDir(), "state")
+	if err := os.Mkdir(e.Dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	id, err := Enrol(t.Context(), e)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id.Close()
+	if fi, err := os.Stat(e.Dir); err != nil || fi.Mode().Perm() != 0o700 {
+		t.Errorf("mode %v, %v", fi.Mode(), err)
+	}
+}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/text"
 	"github.com/drover-fleet/drover/protocol/wsconn"
 )
 
@@ -17,7 +18,7 @@ type RefusedError struct{ protocol.Refuse }
 
 // Error implements error.
 func (e *RefusedError) Error() string {
-	return fmt.Sprintf("the server refuses this agent (%s): %s", protocol.Line(e.Reason, 64), protocol.Line(e.Message, 500))
+	return fmt.Sprintf("the server refuses this agent (%s): %s", text.Line(e.Reason, 64), text.Line(e.Message, 500))
 }
 
 // errImpostor: whoever answers doesn't hold the key that was pinned at enrolment.
@@ -64,7 +65,7 @@ func (l *Link) hello() (raw []byte, rest *protocol.FactsUpdate, err error) {
 		return raw, nil, err
 	}
 	rest = &protocol.FactsUpdate{Type: protocol.TypeFacts, Facts: facts, Capabilities: caps}
-	h.Facts = protocol.Facts{Hostname: protocol.Line(facts.Hostname, 253), OS: facts.OS, Arch: facts.Arch, AgentVersion: facts.AgentVersion}
+	h.Facts = protocol.Facts{Hostname: text.Line(facts.Hostname, 253), OS: facts.OS, Arch: facts.Arch, AgentVersion: facts.AgentVersion}
 	h.Capabilities = []protocol.Capability{}
 	raw, err = protocol.Encode(&h)
 	return raw, rest, err

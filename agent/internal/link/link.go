@@ -14,6 +14,7 @@ import (
 
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/protocol/mux"
+	"github.com/drover-fleet/drover/protocol/text"
 	"github.com/drover-fleet/drover/protocol/wsconn"
 )
 
@@ -177,7 +178,7 @@ func (l *Link) session(ctx context.Context, conn *wsconn.Conn, w *welcomed) erro
 		KeepAlive: time.Duration(w.KeepAliveMS) * time.Millisecond,
 		Notify: func(f any) { // called by the reader, which has ended when Run returns
 			if g, ok := f.(*protocol.Goodbye); ok {
-				bye = &goodbyeError{reason: protocol.Line(g.Reason, 200), retry: time.Duration(g.RetryAfterMS) * time.Millisecond}
+				bye = &goodbyeError{reason: text.Line(g.Reason, 200), retry: time.Duration(g.RetryAfterMS) * time.Millisecond}
 			}
 		},
 	})

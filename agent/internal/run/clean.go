@@ -3,14 +3,14 @@ package run
 import (
 	"strings"
 
-	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/text"
 )
 
-// Clean makes one line of text that can be shown anywhere: protocol.Line of s without its
+// Clean makes one line of text that can be shown anywhere: text.Line of s without its
 // terminal escape sequences, at most n bytes.
 func Clean(s string, n int) string {
 	if !strings.ContainsRune(s, 0x1b) {
-		return protocol.Line(s, n)
+		return text.Line(s, n)
 	}
 	var b strings.Builder
 	for i := 0; i < len(s); {
@@ -21,7 +21,7 @@ func Clean(s string, n int) string {
 		b.WriteByte(s[i])
 		i++
 	}
-	return protocol.Line(b.String(), n)
+	return text.Line(b.String(), n)
 }
 
 // escapeLen is the length of the terminal escape sequence that s begins with.

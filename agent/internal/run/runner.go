@@ -137,6 +137,14 @@ func (r *Runner) execute(ctx context.Context, req *protocol.Request, progress fu
 	if err != nil {
 		return nil, err
 	}
+	if errors.Is(context.Cause(ctx), protocol.ErrCut) {
+		// A request of a connection that's gone must not begin: the server may have been told
+		// by now that it was never seen.
+		return nil, protocol.Errorf(protocol.CodeNotStarted, "the connection ended first; nothing was started")
+	}
+	if ctx.Err() != nil {
+		return nil, Ended(ctx, "nothing was started")
+	}
 	if r.stopping.Err() != nil {
 		return nil, protocol.Errorf(protocol.CodeNotStarted, "the agent is stopping; nothing was started")
 	}
@@ -230,7 +238,8 @@ func (r *Runner) lasting(parent context.Context, d time.Duration) (ctx context.C
 	gone := make(chan struct{})
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(parent))
 	unlink := context.AfterFunc(parent, func() {
-		if cause := context.Cause(parent); errors.Is(cause, protocol.ErrCut) {
+		cause := context.Cause(parent)
+		if errors.Is(cause, protocol.ErrCut) && !removed(cause) {
 			close(gone)
 		} else {
 			cancel(cause)
@@ -239,6 +248,13 @@ func (r *Runner) lasting(parent context.Context, d time.Duration) (ctx context.C
 	stopped := context.AfterFunc(r.stopping, func() { cancel(context.Cause(r.stopping)) })
 	ctx, expire := context.WithTimeoutCause(ctx, d, ErrDeadline)
 	return ctx, gone, func() { unlink(); stopped(); expire(); cancel(context.Canceled) }
+}
+
+// removed tells whether the server ended the connection because this agent, or this key of
+// it, was removed: what it runs loses its ground then, unlike with a connection that failed.
+func removed(cause error) bool {
+	var ce *protocol.CloseError
+	return errors.As(cause, &ce) && ce.Code == protocol.CloseRemoved
 }
 
 // report sends progress until stop is closed.
@@ -272,9 +288,12 @@ func Ended(ctx context.Context, what string) *protocol.Error {
 // wire makes any error fit to travel.
 func (r *Runner) wire(err error, log *slog.Logger) *protocol.Error {
 	var pe *protocol.Error
+	var ce *mux.CancelError
 	switch {
 	case errors.As(err, &pe):
 		return pe
+	case errors.As(err, &ce):
+		return protocol.Errorf(protocol.CodeCancelled, "%s, and the work was ended", Clean(ce.Error(), 250))
 	case errors.Is(err, ErrDeadline), errors.Is(err, context.DeadlineExceeded):
 		return protocol.Errorf(protocol.CodeTimedOut, "the time limit passed and the work was ended")
 	case errors.Is(err, context.Canceled):

@@ -366,3 +366,16 @@ func TestShutdownEndsCallsAndRefusesNewOnes(t *testing.T) {
 		wantError(t, f.handle(t.Context(), f.request("two")), protocol.CodeNotStarted, "")
 	})
 }
+
+func TestWhatWasCancelledOrCutBeforeItsStartDoesNotStart(t *testing.T) {
+	ran := 0
+	f := newFixture(count(&ran))
+	for cause, code := range map[error]protocol.Code{&mux.CancelError{}: protocol.CodeCancelled, protocol.ErrCut: protocol.CodeNotStarted} {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		cancel(cause)
+		wantError(t, f.handle(ctx, f.request(cause.Error())), code, "")
+	}
+	if ran != 0 {
+		t.Errorf("ran %d times", ran)
+	}
+}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -164,5 +165,43 @@ func TestHelp(t *testing.T) {
 	}
 	if got := u.drover(t.Context(), "version"); !strings.HasPrefix(got.out, "drover ") {
 		t.Errorf("version: %+v", got)
+	}
+}
+
+// Root doesn't put files of its own into another user's data.
+func TestRootBesideAnotherUsersData(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can give a folder away")
+	}
+	dir := t.TempDir()
+	if err := os.Chown(dir, 65534, 65534); err != nil {
+		t.Fatal(err)
+	}
+	got := run{}.drover(t.Context(), "pat", "create", "--data", dir, "--name", "x", "--agents", "all", "--tools", "all")
+	if got.code != 1 || !strings.HasPrefix(got.err, "drover: denied: ") || !strings.Contains(got.err, "sudo -u ") {
+		t.Errorf("%+v", got)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("%v, %v", left, err)
+	}
+}
+
+// With a database alone, what doesn't need the server's key works, and an enrolment token
+// isn't made with a wrong one.
+func TestDatabaseWithoutTheKey(t *testing.T) {
+	dsn := harness.PostgresSchema(t)
+	data := filepath.Join(t.TempDir(), "none")
+	u := run{env: map[string]string{"DROVER_DATABASE_URL": dsn, "DROVER_DATA": data}}
+	if got := u.drover(t.Context(), "pat", "create", "--name", "x", "--agents", "all", "--tools", "all"); got.code != 0 || !strings.HasPrefix(got.out, "drv_pat_") {
+		t.Errorf("%+v", got)
+	}
+	if got := u.drover(t.Context(), "enroll", "create", "--agent-id", "web-01"); got.code != 1 || !strings.Contains(got.err, "server's key") {
+		t.Errorf("%+v", got)
+	}
+	if _, err := os.Stat(data); err == nil {
+		t.Error("a data folder was made")
+	}
+	if l := into[restapi.PATList](t, u.drover(t.Context(), "pat", "list", "--json")); len(l.PATs) != 1 {
+		t.Errorf("%+v", l)
 	}
 }

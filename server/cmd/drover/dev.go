@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -112,7 +111,7 @@ func (d *dev) run(ctx context.Context) error {
 func (d *dev) server() (*server.Server, error) {
 	cfg := server.Config{Listen: d.listen, DataDir: d.dir, Version: versionText()}
 	s, err := server.New(cfg, d.log)
-	if errors.Is(err, syscall.EADDRINUSE) {
+	if addressTaken(err) {
 		d.app.say("drover: %s is taken by another program; taking a free port instead", d.listen)
 		cfg.Listen = "127.0.0.1:0"
 		s, err = server.New(cfg, d.log)

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/ed25519"
 	"errors"
 	"fmt"
 	"io"
@@ -27,17 +28,9 @@ import (
 // openLocal makes a client of an API over the data itself, beside a server that may be
 // running: whoever may open the data is its administrator. The server notices the changes.
 func openLocal(ctx context.Context, w *where, create bool) (*client, error) {
-	if !create && w.databaseURL == "" {
-		if _, err := os.Stat(filepath.Join(w.data, "drover.db")); errors.Is(err, fs.ErrNotExist) {
-			return nil, fleet.Errorf(protocol.CodeNotFound, "there's no Drover data in %s; give --data DIR, or --url URL to ask a running server", w.data)
-		}
-	}
-	if err := os.MkdirAll(w.data, 0o700); err != nil {
-		return nil, fleet.Wrap(protocol.CodeUnavailable, err, "the data folder can't be made: %v; give --data DIR, or --url URL to ask a running server", err)
-	}
-	key, err := enroll.LoadServerKey(w.data)
+	key, err := localKey(w, create)
 	if err != nil {
-		return nil, fmt.Errorf("%w; run this as the user that runs the server, or use --url", err)
+		return nil, err
 	}
 	log := slog.New(slog.DiscardHandler)
 	db, err := store.Open(ctx, store.Config{DataDir: w.data, DatabaseURL: w.databaseURL, Log: log})
@@ -51,13 +44,56 @@ func openLocal(ctx context.Context, w *where, create bool) (*client, error) {
 			Alive: func(string) bool { return true }, Log: log,
 		}),
 		PATs:      localTokens{Service: tokens, who: localPrincipal()},
-		Enrolment: enroll.New(enroll.Config{Store: db, ServerKey: key, Log: log}),
+		Enrolment: localEnrolment{Service: enroll.New(enroll.Config{Store: db, ServerKey: key, Log: log}), where: w, key: key},
 		Store:     db, Blind: true, Version: versionText(), Log: log,
 	})
 	if err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
 	return &client{base: "http://localhost", http: &http.Client{Transport: inProcess{api}}, close: db.Close, tokens: tokens}, nil
+}
+
+// localKey reads the server's key. It's made with a new data folder, and nil where there's
+// only a database: its server keeps the key elsewhere.
+func localKey(w *where, create bool) (ed25519.PrivateKey, error) {
+	exists := func(file string) bool {
+		_, err := os.Stat(filepath.Join(w.data, file))
+		return !errors.Is(err, fs.ErrNotExist)
+	}
+	switch {
+	case w.databaseURL != "" && !exists(enroll.KeyFile):
+		return nil, nil
+	case w.databaseURL == "" && !create && !exists("drover.db"):
+		return nil, fleet.Errorf(protocol.CodeNotFound, "there's no Drover data in %s; give --data DIR, or --url URL to ask a running server", w.data)
+	}
+	if err := os.MkdirAll(w.data, 0o700); err != nil {
+		return nil, fleet.Wrap(protocol.CodeUnavailable, err, "the data folder can't be made: %v; give --data DIR, or --url URL to ask a running server", err)
+	}
+	if err := checkOwner(w.data); err != nil {
+		return nil, err
+	}
+	key, err := enroll.LoadServerKey(w.data)
+	if err != nil {
+		return nil, fmt.Errorf("%w; run this as the user that runs the server, or use --url", err)
+	}
+	return key, nil
+}
+
+// localEnrolment is enrolment beside the server.
+type localEnrolment struct {
+	*enroll.Service
+	where *where
+	key   ed25519.PrivateKey
+}
+
+// Create implements restapi.Enrolment. A token carries the fingerprint of the server's key:
+// without the right one it would be refused on the host.
+func (l localEnrolment) Create(ctx context.Context, by string, spec enroll.Spec) (string, *enroll.Token, error) {
+	if l.key == nil {
+		return "", nil, fleet.Errorf(protocol.CodeBadArgs, "a token needs the server's key, and %s isn't there: give the server's data folder with --data too, or use --url",
+			filepath.Join(l.where.data, enroll.KeyFile))
+	}
+	return l.Service.Create(ctx, by, spec)
 }
 
 // localPrincipal is who administers beside the server: a user of this machine.

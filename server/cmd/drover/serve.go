@@ -46,7 +46,7 @@ elsewhere, put a TLS proxy before it (docs/deploy.md) and say how it's reached:
 		cfg.DataDir, cfg.DatabaseURL, cfg.Version = w.data, w.databaseURL, versionText()
 		s, err := server.New(cfg, log)
 		if err != nil {
-			if errors.Is(err, syscall.EADDRINUSE) {
+			if addressTaken(err) {
 				return fmt.Errorf("%s is taken by another program (%w); give another address with --listen", cfg.Listen, err)
 			}
 			return err
@@ -62,4 +62,10 @@ func (a *app) logFormat() string {
 		return "text"
 	}
 	return "json"
+}
+
+// addressTaken tells whether another program listens there already.
+func addressTaken(err error) bool {
+	const windows = syscall.Errno(10048) // WSAEADDRINUSE
+	return errors.Is(err, syscall.EADDRINUSE) || errors.Is(err, windows)
 }

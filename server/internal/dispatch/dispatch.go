@@ -200,7 +200,7 @@ func (d *Dispatcher) Cancel(ctx context.Context, who fleet.Principal, id fleet.C
 }
 
 func (d *Dispatcher) mine(ctx context.Context, who fleet.Principal, id fleet.CallID) (*fleet.Call, error) {
-	missing := fleet.Errorf(protocol.CodeNotFound, "no call of that id is yours; drover calls list shows your calls")
+	missing := fleet.Errorf(protocol.CodeNotFound, "no call of that id is yours; drover audit list and GET /api/v1/calls show which there are")
 	call, err := d.db.Call(ctx, id)
 	if err != nil {
 		if fe := fleet.AsError(err); fe.Code != protocol.CodeNotFound {

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/text"
 	"github.com/drover-fleet/drover/server/internal/fleet"
 )
 
@@ -27,7 +28,7 @@ func Hosts(allow ...string) func(http.Handler) http.Handler {
 			host := canonicalHost(r.Host)
 			if _, err := netip.ParseAddr(host); err != nil && !names[host] {
 				WriteError(w, fleet.Errorf(protocol.CodeDenied,
-					"this server doesn't answer to the host name %s; if it should, start it with --public-url https://NAME (DROVER_PUBLIC_URL)", Quote(r.Host, 80)))
+					"this server doesn't answer to the host name %s; if it should, start it with --public-url https://NAME (DROVER_PUBLIC_URL)", text.Quote(r.Host, 80)))
 				return
 			}
 			next.ServeHTTP(w, r)
@@ -66,7 +67,7 @@ func CrossOrigin(trusted ...string) (func(http.Handler) http.Handler, error) {
 	}
 	guard.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		WriteError(w, fleet.Errorf(protocol.CodeDenied,
-			"a web page of the origin %s may not send requests to this server; if it's this server's own page behind a proxy, start it with --public-url (DROVER_PUBLIC_URL)", Quote(r.Header.Get("Origin"), 80)))
+			"a web page of the origin %s may not send requests to this server; if it's this server's own page behind a proxy, start it with --public-url (DROVER_PUBLIC_URL)", text.Quote(r.Header.Get("Origin"), 80)))
 	}))
 	return guard.Handler, nil
 }

@@ -67,7 +67,7 @@ func (s *Service) Create(ctx context.Context, by string, spec Spec) (text string
 	if !ok {
 		return "", nil, fleet.Errorf(protocol.CodeBadArgs, "an agent id has 1 to 63 of the characters a-z 0-9 -, and neither begins nor ends with -")
 	}
-	if err := CheckLabels(spec.Labels); err != nil {
+	if err := fleet.CheckLabels(spec.Labels); err != nil {
 		return "", nil, err
 	}
 	if spec.TTL == 0 {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/protocol/strict"
+	"github.com/drover-fleet/drover/protocol/text"
 	"github.com/drover-fleet/drover/server/internal/fleet"
 )
 
@@ -125,7 +126,7 @@ func (s *Service) enrol(ctx context.Context, req *protocol.EnrolRequest) (*proto
 
 func (s *Service) register(ctx context.Context, token *Token, key ed25519.PublicKey, hostname string) (fleet.AgentID, int64, error) {
 	now := time.Now()
-	hostname = protocol.Line(hostname, 253)
+	hostname = text.Line(hostname, 253)
 	detail := map[string]string{"token": token.ID, "hostname": hostname, "fingerprint": protocol.B64(protocol.Fingerprint(key))}
 	ev := fleet.AdminEvent{Principal: "agent:" + string(token.Agent), Action: "enroll.use", Object: string(token.Agent), Detail: detail, At: now}
 	id, generation, err := s.cfg.Store.Enrol(ctx, Enrolment{TokenID: token.ID, Key: key, Hostname: hostname, At: now}, ev)

@@ -4,6 +4,9 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/text"
 )
 
 // MaxLabels bounds the labels of one agent.
@@ -23,4 +26,18 @@ func ValidLabel(key, value string) bool {
 		}
 	}
 	return !strings.ContainsFunc(value, func(r rune) bool { return r == ',' || !unicode.IsPrint(r) })
+}
+
+// CheckLabels tells what is wrong with an operator's labels, as bad_args: at most MaxLabels,
+// each of the form of ValidLabel.
+func CheckLabels(labels map[string]string) error {
+	if len(labels) > MaxLabels {
+		return Errorf(protocol.CodeBadArgs, "an agent has at most %d labels", MaxLabels)
+	}
+	for k, v := range labels {
+		if !ValidLabel(k, v) {
+			return Errorf(protocol.CodeBadArgs, "the label %s is malformed: keys are a-z, 0-9, '.', '_', '-', '/', at most 63 characters, the first a letter or digit; values at most 128 printable ones without commas", text.Quote(k, 63))
+		}
+	}
+	return nil
 }

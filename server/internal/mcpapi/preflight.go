@@ -106,7 +106,7 @@ func readMessage(doc []byte) (message, *refusal) {
 		case "params":
 			params = v
 		default:
-			return badRequest("a JSON-RPC message has no member " + edge.Quote(name, 64) + "; names are matched exactly")
+			return badRequest("a JSON-RPC message has no member " + text.Quote(name, 64) + "; names are matched exactly")
 		}
 		return nil
 	})
@@ -138,7 +138,7 @@ func readCall(params jsontext.Value) (tool string, _ *refusal) {
 			}
 		case "inputResponses", "requestState", "task":
 		default:
-			return badParams("the params of tools/call have no member " + edge.Quote(name, 64) + "; names are matched exactly")
+			return badParams("the params of tools/call have no member " + text.Quote(name, 64) + "; names are matched exactly")
 		}
 		return nil
 	})

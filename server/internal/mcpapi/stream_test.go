@@ -36,9 +36,12 @@ func TestStreamPulses(t *testing.T) {
 			t.Errorf("a byte after 0.7 s: %q", got)
 		}
 		time.Sleep(300 * time.Millisecond)
-		if got := written(); got != ": ka\n\n" || !rec.Flushed || rec.Header().Get("X-Accel-Buffering") != "no" || rec.Header().Get("Content-Type") != "text/event-stream" {
+		got := written()
+		s.mu.Lock()
+		if got != ": ka\n\n" || !rec.Flushed || rec.Header().Get("X-Accel-Buffering") != "no" || rec.Header().Get("Content-Type") != "text/event-stream" {
 			t.Errorf("after 1 s: %q, %v", got, rec.Header())
 		}
+		s.mu.Unlock()
 		time.Sleep(31 * time.Second)
 		if got := strings.Count(written(), ": ka\n\n"); got != 3 {
 			t.Errorf("%d comments after 32 s", got)

@@ -160,7 +160,7 @@ func (a *API) setAgent(ctx context.Context, who fleet.Principal, in *setAgentIn)
 	if in.Body.Labels == nil && in.Body.Description == nil {
 		return nil, fleet.Errorf(protocol.CodeBadArgs, "nothing to set: give labels, description or both")
 	}
-	if err := checkLabels(in.Body.Labels); err != nil {
+	if err := fleet.CheckLabels(in.Body.Labels); err != nil {
 		return nil, err
 	}
 	detail := map[string]string{}
@@ -181,18 +181,6 @@ func (a *API) setAgent(ctx context.Context, who fleet.Principal, in *setAgentIn)
 		return nil, err
 	}
 	return &agentOut{Body: a.info(v)}, nil
-}
-
-func checkLabels(labels map[string]string) error {
-	if len(labels) > fleet.MaxLabels {
-		return fleet.Errorf(protocol.CodeBadArgs, "an agent has at most %d labels", fleet.MaxLabels)
-	}
-	for k, v := range labels {
-		if !fleet.ValidLabel(k, v) {
-			return fleet.Errorf(protocol.CodeBadArgs, "the label %s is malformed: keys are a-z, 0-9, '.', '_', '-', '/', at most 63 characters; values at most 128 printable ones without commas", text.Quote(k, 63))
-		}
-	}
-	return nil
 }
 
 type nothing struct{}

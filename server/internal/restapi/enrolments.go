@@ -64,7 +64,7 @@ type createEnrolmentOut struct {
 
 func (a *API) createEnrolment(ctx context.Context, who fleet.Principal, in *createEnrolmentIn) (*createEnrolmentOut, error) {
 	b := in.Body
-	if err := checkLabels(b.Labels); err != nil {
+	if err := fleet.CheckLabels(b.Labels); err != nil {
 		return nil, err
 	}
 	if b.TTLSeconds < 0 || b.TTLSeconds > maxTTL {

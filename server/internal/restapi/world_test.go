@@ -28,6 +28,8 @@ import (
 // tunnel is played by the test.
 type world struct {
 	t      *testing.T
+	dir    string
+	close  func()
 	db     *store.DB
 	tokens *authn.Service
 	enrol  *enroll.Service
@@ -72,11 +74,12 @@ const processOK = `{"exit_code":0,"stdout":"hi\n","stderr":"","stdout_bytes":3,"
 func newWorld(t *testing.T, change func(*Config)) *world {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
-	db, err := store.Open(t.Context(), store.Config{DataDir: t.TempDir()})
+	dir := t.TempDir()
+	db, err := store.Open(t.Context(), store.Config{DataDir: dir})
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t, db: db, tokens: authn.New(db), hosts: &hosts{online: map[fleet.AgentID]bool{}}}
+	w := &world{t: t, dir: dir, db: db, tokens: authn.New(db), hosts: &hosts{online: map[fleet.AgentID]bool{}}}
 	_, key, err := ed25519.GenerateKey(nil)
 	if err != nil {
 		t.Fatal(err)
@@ -99,7 +102,7 @@ func newWorld(t *testing.T, change func(*Config)) *world {
 	}
 	srv := httptest.NewServer(api)
 	w.url = srv.URL
-	t.Cleanup(func() {
+	w.close = sync.OnceFunc(func() {
 		srv.Close()
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
@@ -108,6 +111,7 @@ func newWorld(t *testing.T, change func(*Config)) *world {
 			t.Error(err)
 		}
 	})
+	t.Cleanup(w.close)
 	return w
 }
 
@@ -210,11 +214,18 @@ func decode[T any](t *testing.T, a answerOf) T {
 	return v
 }
 
-// refusals counts the refusals in the record, by code.
+// refusals ends the world and counts the refusals in its record, by code: nobody waits for
+// their rows, but Close writes what is left.
 func (w *world) refusals() map[string]int {
 	w.t.Helper()
+	w.close()
+	db, err := store.Open(w.t.Context(), store.Config{DataDir: w.dir})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer func() { _ = db.Close() }()
 	out := map[string]int{}
-	rows, _, err := w.db.Records(w.t.Context(), store.RecordFilter{Kind: store.KindRefusal, Limit: 1000})
+	rows, _, err := db.Records(w.t.Context(), store.RecordFilter{Kind: store.KindRefusal, Limit: 1000})
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -100,10 +100,11 @@ func (db *DB) join(ctx context.Context, g groupTx, list []*op) error {
 	var look []statement
 	for _, o := range list {
 		in := o.intent
-		if in == nil || o.settled {
+		if in == nil {
 			continue
 		}
-		o.result.Joined = nil
+		// Each attempt looks anew: what an intent joined in a failed one may be gone with it.
+		o.settled, o.err, o.result.Joined = false, nil, nil
 		if in.Key != "" {
 			look = append(look, statement{owner: o, query: findKey, args: []any{in.Principal.ID, in.Key}, scan: o.scanJoined})
 		}
@@ -116,7 +117,7 @@ func (db *DB) join(ctx context.Context, g groupTx, list []*op) error {
 		return nil
 	}
 	for _, o := range list {
-		if o.intent != nil && !o.settled {
+		if o.intent != nil {
 			look = append(look, statement{owner: o, query: selectPolicy, scan: o.scanPolicy})
 		}
 	}
@@ -124,7 +125,7 @@ func (db *DB) join(ctx context.Context, g groupTx, list []*op) error {
 		return err
 	}
 	for i, o := range list {
-		if o.intent == nil || o.settled {
+		if o.intent == nil {
 			continue
 		}
 		if o.result.Joined == nil {

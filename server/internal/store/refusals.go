@@ -22,6 +22,8 @@ const (
 // refusalBox holds refusals until the writer takes them. Nothing in it waits for the
 // database, and nothing in it grows without bound: what doesn't fit is counted.
 type refusalBox struct {
+	wake chan struct{}
+
 	mu      sync.Mutex
 	pending []*fleet.Refusal
 	second  int64          // the second that seen counts
@@ -38,6 +40,7 @@ type refusalKind struct {
 }
 
 func (b *refusalBox) init() {
+	b.wake = make(chan struct{}, 1)
 	b.seen = make(map[string]int)
 	b.shared = make(map[refusalKind]*fleet.Refusal)
 }
@@ -63,7 +66,10 @@ func (db *DB) RecordRefusal(r fleet.Refusal) {
 		db.log.Warn("a refusal came after the record was closed", "principal", r.Principal, "agent", r.Agent, "tool", r.Tool, "code", r.Code)
 	}
 	if wake {
-		db.wakeWriter()
+		select {
+		case db.refusals.wake <- struct{}{}:
+		default:
+		}
 	}
 }
 

@@ -61,9 +61,7 @@ type DB struct {
 	refresh chan struct{} // holds one token: whoever has it loads the snapshot
 
 	queue    chan *op
-	wake     chan struct{}  // wakes the write loop
-	writer   sync.Mutex     // held by the one who writes a group
-	doubts   []fleet.CallID // under writer: see settleDoubts
+	doubts   []fleet.CallID // the writer's own: see settleDoubts
 	commits  atomic.Int64
 	rows     atomic.Int64
 	refusals refusalBox
@@ -83,7 +81,7 @@ func Open(ctx context.Context, cfg Config) (*DB, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	db := &DB{log: cfg.Log, instance: newID(), queue: make(chan *op, queueDepth), wake: make(chan struct{}, 1), refresh: make(chan struct{}, 1)}
+	db := &DB{log: cfg.Log, instance: newID(), queue: make(chan *op, queueDepth), refresh: make(chan struct{}, 1)}
 	if err := db.connect(ctx, cfg); err != nil {
 		return nil, err
 	}
@@ -168,6 +166,7 @@ func (db *DB) Close() error {
 	db.once.Do(func() {
 		db.closing.Lock()
 		db.closed = true
+		close(db.queue)
 		db.closing.Unlock()
 		db.stop()
 		db.wg.Wait()

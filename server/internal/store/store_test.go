@@ -26,14 +26,16 @@ var (
 )
 
 func TestConformance(t *testing.T) {
-	t.Run("sqlite", func(t *testing.T) { storetest.Run(t, sqliteConfig) })
+	t.Run("sqlite", func(t *testing.T) {
+		storetest.Run(t, func(t *testing.T) store.Config { return sqliteConfig(t) })
+	})
 	t.Run("postgres", func(t *testing.T) {
 		requirePostgres(t)
-		storetest.Run(t, postgresConfig)
+		storetest.Run(t, func(t *testing.T) store.Config { return postgresConfig(t) })
 	})
 }
 
-func sqliteConfig(t *testing.T) store.Config {
+func sqliteConfig(t testing.TB) store.Config {
 	return store.Config{DataDir: t.TempDir()}
 }
 
@@ -43,7 +45,7 @@ func postgresURL() string {
 }
 
 // requirePostgres skips when no Postgres answers, or fails where everything is required.
-func requirePostgres(t *testing.T) {
+func requirePostgres(t testing.TB) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
@@ -62,7 +64,7 @@ func requirePostgres(t *testing.T) {
 }
 
 // postgresConfig makes a schema of the test's own.
-func postgresConfig(t *testing.T) store.Config {
+func postgresConfig(t testing.TB) store.Config {
 	t.Helper()
 	ctx := context.Background()
 	admin, err := sql.Open("pgx", postgresURL())
@@ -91,7 +93,7 @@ func postgresConfig(t *testing.T) store.Config {
 	return store.Config{DatabaseURL: u.String()}
 }
 
-func openConfig(t *testing.T, cfg store.Config) *store.DB {
+func openConfig(t testing.TB, cfg store.Config) *store.DB {
 	t.Helper()
 	db, err := store.Open(context.Background(), cfg)
 	if err != nil {

@@ -51,6 +51,10 @@ type op struct {
 	done    chan struct{} // nil when nobody waits
 }
 
+// lost tells that o is settled whatever becomes of its group: a second outcome. An intent
+// that joined isn't: what it joined may be an intent of the same group.
+func (o *op) lost() bool { return o.settled && o.intent == nil }
+
 func (o *op) size() int {
 	switch {
 	case o.intent != nil:
@@ -70,16 +74,6 @@ func (db *DB) submit(ctx context.Context, o *op) error {
 	if err := db.enqueue(ctx, o); err != nil {
 		return err
 	}
-	if db.writer.TryLock() {
-		// Nobody is writing: this goroutine does it, which saves waking another one twice.
-		db.writeGroup(db.gather())
-		db.release()
-	}
-	select {
-	case <-o.done:
-		return o.err
-	default:
-	}
 	select {
 	case <-o.done:
 		return o.err
@@ -90,22 +84,6 @@ func (db *DB) submit(ctx context.Context, o *op) error {
 	}
 	<-o.done
 	return o.err
-}
-
-// release gives the writer's role back, and wakes the write loop if something was queued
-// meanwhile by one that found the role taken.
-func (db *DB) release() {
-	db.writer.Unlock()
-	if len(db.queue) > 0 {
-		db.wakeWriter()
-	}
-}
-
-func (db *DB) wakeWriter() {
-	select {
-	case db.wake <- struct{}{}:
-	default:
-	}
 }
 
 func (db *DB) enqueue(ctx context.Context, o *op) error {
@@ -134,58 +112,48 @@ func gone(ctx context.Context) error {
 	return fleet.Wrap(protocol.CodeCancelled, context.Cause(ctx), "the caller went away before this was recorded, so it was not recorded")
 }
 
-// writeLoop writes what no caller writes itself: what was queued while another group was
-// being committed, and refusals. Whoever holds db.writer is the one writer.
+// writeLoop is the writer: it takes what is queued, without waiting for more, and commits
+// it together.
 func (db *DB) writeLoop() {
 	defer db.wg.Done()
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
 		select {
-		case <-db.wake:
-		case <-tick.C:
-		case <-db.stopped.Done():
-			db.writeRest()
-			return
-		}
-		db.writer.Lock()
-		for list := db.gather(); len(list) > 0; list = db.gather() {
-			db.writeGroup(list)
-		}
-		db.writeGroup(db.refusals.take(time.Now(), false))
-		db.release()
-	}
-}
-
-// writeRest writes everything that is queued; nothing is added any more.
-func (db *DB) writeRest() {
-	db.writer.Lock()
-	defer db.writer.Unlock()
-	for list := db.gather(); len(list) > 0; list = db.gather() {
-		db.writeGroup(list)
-	}
-	db.writeGroup(db.refusals.end())
-}
-
-// gather takes what is queued, without waiting for more: that is one commit.
-func (db *DB) gather() []*op {
-	var list []*op
-	size := 0
-	for len(list) < groupMax && size < groupBytes {
-		select {
-		case o := <-db.queue:
-			if !o.state.CompareAndSwap(opWaiting, opTaken) {
-				continue
+		case o, ok := <-db.queue:
+			if !ok {
+				db.writeGroup(db.refusals.end())
+				return
 			}
+			db.writeGroup(db.gather(o))
+		case <-db.refusals.wake:
+			db.writeGroup(db.refusals.take(time.Now(), false))
+		case now := <-tick.C:
+			db.writeGroup(db.refusals.take(now, false))
+		}
+	}
+}
+
+// gather adds what else is queued.
+func (db *DB) gather(o *op) []*op {
+	list := make([]*op, 0, 1+min(len(db.queue), groupMax))
+	size := 0
+	for ok := true; ok; {
+		if o.state.CompareAndSwap(opWaiting, opTaken) {
 			list = append(list, o)
 			size += o.size()
 			if o.flush {
 				list = append(list, db.refusals.take(time.Now(), true)...)
 			}
-			continue
-		default:
 		}
-		break
+		if len(list) >= groupMax || size >= groupBytes {
+			break
+		}
+		select {
+		case o, ok = <-db.queue: // closed: writeLoop sees it next
+		default:
+			ok = false
+		}
 	}
 	return list
 }
@@ -199,13 +167,15 @@ func (db *DB) writeGroup(list []*op) {
 	err := db.commitGroup(list)
 	if err != nil && len(list) > 1 && !db.dialect.retryable(err) && !db.dialect.diskFull(err) && isStep(err) {
 		for _, o := range list {
-			if !o.settled {
-				o.err = db.commitGroup([]*op{o})
+			if !o.lost() {
+				if err := db.commitGroup([]*op{o}); err != nil {
+					o.err = err
+				}
 			}
 		}
 	} else if err != nil {
 		for _, o := range list {
-			if !o.settled {
+			if !o.lost() {
 				o.err = err
 			}
 		}

@@ -2,24 +2,25 @@ package tunnel
 
 import (
 	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/text"
 )
 
 // cleanFacts cuts and cleans what a host says of itself: hostile text that goes on to
 // pages, logs, lists and models.
 func cleanFacts(f protocol.Facts) protocol.Facts {
 	out := protocol.Facts{
-		Hostname:     protocol.Line(f.Hostname, 253),
-		OS:           protocol.Line(f.OS, 256),
-		OSVersion:    protocol.Line(f.OSVersion, 256),
-		Arch:         protocol.Line(f.Arch, 256),
-		RunAs:        protocol.Line(f.RunAs, 256),
-		AgentVersion: protocol.Line(f.AgentVersion, 256),
+		Hostname:     text.Line(f.Hostname, 253),
+		OS:           text.Line(f.OS, 256),
+		OSVersion:    text.Line(f.OSVersion, 256),
+		Arch:         text.Line(f.Arch, 256),
+		RunAs:        text.Line(f.RunAs, 256),
+		AgentVersion: text.Line(f.AgentVersion, 256),
 	}
 	for i, root := range f.Roots {
 		if i == protocol.MaxRoots {
 			break
 		}
-		out.Roots = append(out.Roots, protocol.Line(root, 256))
+		out.Roots = append(out.Roots, text.Line(root, 256))
 	}
 	return out
 }

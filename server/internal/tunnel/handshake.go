@@ -10,6 +10,7 @@ import (
 
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/protocol/mux"
+	"github.com/drover-fleet/drover/protocol/text"
 	"github.com/drover-fleet/drover/protocol/wsconn"
 	"github.com/drover-fleet/drover/server/internal/fleet"
 	"github.com/drover-fleet/drover/server/internal/presence"
@@ -52,10 +53,10 @@ func (s *Server) handshake(conn *wsconn.Conn, remote string) (p *peer, code int,
 	if err == nil {
 		return p, 0, ""
 	}
-	log := s.cfg.Log.With("remote", remote, "agent", protocol.Line(h.hello.AgentID, 64))
+	log := s.cfg.Log.With("remote", remote, "agent", text.Line(h.hello.AgentID, 64))
 	var r *refusal
 	if !errors.As(err, &r) {
-		log.Info("handshake failed", "error", protocol.Line(err.Error(), 256))
+		log.Info("handshake failed", "error", text.Line(err.Error(), 256))
 		return nil, 0, ""
 	}
 	log.Warn("agent refused", "reason", r.Reason, "message", r.Message, "error", r.err)

@@ -193,7 +193,7 @@ func TestHostileAgent(t *testing.T) {
 	}
 	for name, attack := range attacks {
 		t.Run(name, func(t *testing.T) {
-			h := r.enrolled("evil-"+strings.ToLower(strings.NewReplacer(" ", "-").Replace(name)))
+			h := r.enrolled("evil-" + strings.ToLower(strings.NewReplacer(" ", "-").Replace(name)))
 			l, _, err := r.dial(h)
 			if err != nil {
 				t.Fatal(err)
@@ -249,7 +249,7 @@ func TestHostileFacts(t *testing.T) {
 	r.connect(h)
 	eventually(t, "the facts", func() bool { return r.db.Snapshot().Agents["web-01"].Facts.Hostname != "host" })
 	f := r.db.Snapshot().Agents["web-01"].Facts
-	if f.Hostname != `x {"level":"info"} [2J gnp` {
+	if f.Hostname != `x {"level":"info"}\x1b[2J\xe2\x80\xaegnp` {
 		t.Errorf("hostname %q", f.Hostname)
 	}
 	if len(f.OS) > 256 || !strings.HasPrefix(f.OS, "éé") || strings.ContainsRune(f.OS, '\uFFFD') {

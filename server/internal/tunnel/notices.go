@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/text"
 )
 
 // factsBox is the latest that an agent said of itself and wasn't written yet. One writer
@@ -46,7 +47,7 @@ func (s *Server) onFrame(p *peer, f any) {
 			s.cfg.Resumed(p.id, p.epoch, *f)
 		}
 	case *protocol.Goodbye:
-		s.cfg.Log.Info("agent says goodbye", "agent", string(p.id), "reason", protocol.Line(f.Reason, 256))
+		s.cfg.Log.Info("agent says goodbye", "agent", string(p.id), "reason", text.Line(f.Reason, 256))
 	}
 }
 
@@ -148,5 +149,5 @@ func (s *Server) agentLog(p *peer, f *protocol.Log) {
 	case "error":
 		level = slog.LevelWarn // an agent's error is a warning here
 	}
-	s.cfg.Log.Log(s.ctx, level, "agent's log", "agent", string(p.id), "message", protocol.Line(f.Message, protocol.MaxLog))
+	s.cfg.Log.Log(s.ctx, level, "agent's log", "agent", string(p.id), "message", text.Line(f.Message, protocol.MaxLog))
 }

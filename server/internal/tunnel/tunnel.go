@@ -15,6 +15,7 @@ import (
 
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/protocol/mux"
+	"github.com/drover-fleet/drover/protocol/text"
 	"github.com/drover-fleet/drover/protocol/wsconn"
 	"github.com/drover-fleet/drover/server/internal/fleet"
 	"github.com/drover-fleet/drover/server/internal/presence"
@@ -151,9 +152,9 @@ func (s *Server) enter() bool {
 	return true
 }
 
-// ServeHTTP accepts one agent. It returns when the handshake is over; the session runs in
-// goroutines of its own, so that a connection keeps neither the HTTP server's goroutine nor
-// the request.
+// ServeHTTP accepts one agent. It returns once the WebSocket is open; handshake and session
+// run in goroutines of their own, so that a connection keeps neither the HTTP server's
+// goroutine nor the request.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !s.enter() {
 		tooBusy(w)
@@ -216,7 +217,7 @@ func (s *Server) ended(p *peer, err error) {
 		s.dead.Add(1)
 		log.Info("agent offline: no sign of life")
 	default:
-		log.Info("agent offline", "reason", protocol.Line(err.Error(), 256))
+		log.Info("agent offline", "reason", text.Line(err.Error(), 256))
 	}
 }
 

@@ -1,0 +1,100 @@
+package presence_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/mux"
+	"github.com/drover-fleet/drover/server/internal/fleet"
+	"github.com/drover-fleet/drover/server/internal/presence"
+)
+
+// silent is a pipe on which nothing comes.
+type silent struct{ closed chan struct{} }
+
+func (p silent) Read(context.Context) (bool, []byte, error) {
+	<-p.closed
+	return false, nil, protocol.ErrCut
+}
+func (p silent) Write(context.Context, bool, []byte) error { return nil }
+func (p silent) Close(int, string) error                   { close(p.closed); return nil }
+
+func entry(t *testing.T, id string, generation, epoch int64) presence.Entry {
+	s := mux.New(silent{make(chan struct{})}, mux.Config{})
+	done := make(chan struct{})
+	go func() { defer close(done); _ = s.Run(context.Background()) }()
+	t.Cleanup(func() { s.Close(0, ""); <-done })
+	return presence.Entry{Agent: fleet.AgentID(id), Generation: generation, Epoch: epoch, Since: time.Unix(epoch, 0), Session: s}
+}
+
+func TestEpochsDecide(t *testing.T) {
+	var changes []bool
+	r := presence.New(func(_ fleet.AgentID, online bool) { changes = append(changes, online) })
+	first, second := entry(t, "web-01", 1, 5), entry(t, "web-01", 1, 6)
+	if old, ok := r.Register(first); !ok || old.Session != nil {
+		t.Error("the first")
+	}
+	if old, ok := r.Register(second); !ok || old.Epoch != 5 {
+		t.Error("the second")
+	}
+	if _, ok := r.Register(entry(t, "web-01", 1, 5)); ok {
+		t.Error("an older epoch took over")
+	}
+	if r.Unregister("web-01", 5) {
+		t.Error("a stale close ended the presence")
+	}
+	if c, ok := r.Route("web-01", 1); !ok || c != second.Session {
+		t.Error("not the second's tunnel")
+	}
+	if online, since, epoch := r.State("web-01"); !online || epoch != 6 || !since.Equal(time.Unix(6, 0)) {
+		t.Errorf("%t %s %d", online, since, epoch)
+	}
+	if !r.Unregister("web-01", 6) || r.Len() != 0 {
+		t.Error("the present one's close")
+	}
+	if len(changes) != 2 || !changes[0] || changes[1] {
+		t.Errorf("changes %v", changes)
+	}
+}
+
+func TestRouteIsExact(t *testing.T) {
+	r := presence.New(nil)
+	e := entry(t, "web-01", 2, 1)
+	r.Register(e)
+	for _, c := range []struct {
+		id  string
+		gen int64
+		ok  bool
+	}{{"web-01", 2, true}, {"web-01", 1, false}, {"web-01", 3, false}, {"web-0", 2, false}, {"web-011", 2, false}, {"Web-01", 2, false}, {"", 2, false}} {
+		if _, ok := r.Route(fleet.AgentID(c.id), c.gen); ok != c.ok {
+			t.Errorf("%s generation %d: %t", c.id, c.gen, ok)
+		}
+	}
+	e.Session.Close(0, "")
+	if _, ok := r.Route("web-01", 2); ok {
+		t.Error("routed to a tunnel that has ended")
+	}
+	if len(r.List()) != 0 {
+		t.Error("listed")
+	}
+}
+
+func TestCloseAgentAndDrain(t *testing.T) {
+	r := presence.New(nil)
+	a, b := entry(t, "a", 1, 1), entry(t, "b", 1, 1)
+	r.Register(a)
+	r.Register(b)
+	if l := r.List(); len(l) != 2 || l[0].Agent != "a" {
+		t.Errorf("%v", l)
+	}
+	if r.CloseAgent("c", 4410, "x") || !r.CloseAgent("a", 4410, "removed") || a.Session.Alive() || !b.Session.Alive() {
+		t.Error("close")
+	}
+	r.Drain("restart", func() time.Duration { return time.Second })
+	<-b.Session.(*mux.Session).Done()
+	if _, ok := r.Register(entry(t, "d", 1, 1)); ok {
+		t.Error("registered after the drain")
+	}
+}
