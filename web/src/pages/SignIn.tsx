@@ -40,7 +40,8 @@ export function SignIn() {
         <div className="mt-4">{signIn.error && <Notice tone="bad" title={signIn.error.message} />}</div>
         <p id="pat-help" className="mt-4 text-muted text-sm">
           <code>make run</code> prints one. On a server of your own:{" "}
-          <code className="wrap-anywhere">drover pat create</code>. It stays in a cookie that scripts can't read.
+          <code className="wrap-anywhere">drover pat create</code>. The page keeps a session for 12 hours at most, not
+          the token.
         </p>
       </form>
     </main>

@@ -1,7 +1,18 @@
 import type { Call } from "../api/client";
+import { plain } from "../lib/text";
 import { Said } from "./Said";
 import { State } from "./State";
 import { When } from "./When";
+
+/** What was asked, in a line: the command or path where there is one, else the arguments. */
+function asked(call: Call): string {
+  const args = call.args as Record<string, unknown>;
+  const main = args.command ?? args.script ?? args.path;
+  if (typeof main === "string") return main;
+  if (Array.isArray(args.argv)) return args.argv.join(" ");
+  const all = JSON.stringify(args);
+  return all === "{}" ? "" : all;
+}
 
 export function CallRow({ call }: { call: Call }) {
   const exit = typeof call.exit_code === "number" ? `exit ${call.exit_code}` : null;
@@ -12,6 +23,9 @@ export function CallRow({ call }: { call: Call }) {
         <span className="font-mono">{call.tool}</span>
         <span className="text-muted"> on </span>
         <span className="wrap-anywhere font-mono">{call.agent_id}</span>
+        <span className="block truncate font-mono text-muted text-xs" title={plain(asked(call))}>
+          <Said>{asked(call)}</Said>
+        </span>
       </p>
       <p className="min-w-0 text-muted">
         <Said>{call.name || call.principal}</Said>
@@ -24,7 +38,7 @@ export function CallRow({ call }: { call: Call }) {
       </p>
       <p className="flex flex-wrap items-baseline gap-x-2">
         <State>{call.state}</State>
-        {exit && <span className="text-muted">{exit}</span>}
+        {exit && <span className={call.exit_code === 0 ? "text-muted" : "text-warn"}>{exit}</span>}
         {code && (
           <span className="text-muted" title={call.error?.message}>
             <Said>{code}</Said>
