@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/drover-fleet/drover/tests/harness"
 	"github.com/drover-fleet/drover/tests/testenv"
 )
 
@@ -19,9 +20,9 @@ import (
 // the named host of two, in both eras.
 func TestClaudeCode(t *testing.T) {
 	program := claudeCode(t)
-	s := launch(t, build(t, ""), "")
-	s.agent(t, "web-01")
-	s.agent(t, "web-02")
+	s := launch(t, "", "")
+	s.Host("web-01")
+	s.Host("web-02")
 	for _, c := range []struct{ name, revision, generation, host string }{
 		{"modern", modern, "", "web-01"},
 		{"legacy", legacy, "v1", "web-02"},
@@ -30,7 +31,7 @@ func TestClaudeCode(t *testing.T) {
 			m := &model{tool: "mcp__drover__shell_exec", args: map[string]any{"agent_id": c.host, "command": "echo $DROVER_AGENT_ID"}}
 			p := front(t, s, "")
 			claude := claudeIn(t, program, m.serve(t), c.generation)
-			claude("mcp", "add", "--transport", "http", "drover", p.url, "--header", "Authorization: Bearer "+s.pat)
+			claude("mcp", "add", "--transport", "http", "drover", p.url, "--header", "Authorization: Bearer "+s.Admin)
 			if said := claude("mcp", "list"); !strings.Contains(said, "Connected") {
 				t.Errorf("claude mcp list: %s", said)
 			}
@@ -78,7 +79,7 @@ func claudeIn(t *testing.T, program, url, generation string) func(args ...string
 		cmd.Stderr = &stderr
 		out, err := cmd.Output()
 		if err != nil {
-			t.Fatalf("claude %s: %v\n%s%s", args[0], err, tail(out, 4<<10), stderr.String())
+			t.Fatalf("claude %s: %v\n%s%s", args[0], err, harness.Tail(out, 4<<10), stderr.String())
 		}
 		return string(out)
 	}
@@ -94,7 +95,7 @@ func listed(t *testing.T, events string) {
 		Servers []struct{ Name, Status string } `json:"mcp_servers"`
 	}
 	if err := json.Unmarshal([]byte(first), &init); err != nil {
-		t.Fatalf("the first event: %v\n%s", err, tail([]byte(events), 4<<10))
+		t.Fatalf("the first event: %v\n%s", err, harness.Tail([]byte(events), 4<<10))
 	}
 	if len(init.Servers) != 1 || init.Servers[0].Name != "drover" || init.Servers[0].Status != "connected" {
 		t.Errorf("MCP servers: %+v, want drover alone, connected", init.Servers)

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
@@ -18,23 +19,23 @@ func TestClients(t *testing.T) {
 	node := node(t)
 	inspector := installed(t, "@modelcontextprotocol/inspector/clients/launcher/build/index.js")
 	bridge := installed(t, "mcp-remote/dist/proxy.js")
-	s := launch(t, build(t, ""), "")
-	s.agent(t, "web-01")
-	s.agent(t, "web-02")
+	s := launch(t, "", "")
+	s.Host("web-01")
+	s.Host("web-02")
 
 	for era, revision := range map[string]string{"modern": modern, "legacy": legacy} {
 		t.Run("inspector/"+era, func(t *testing.T) {
 			p := front(t, s, "")
-			inspectList(t, inspect(t, node, inspector, p.url, s.pat, "--protocol-era", era, "--method", "tools/list", "--strict"))
+			inspectList(t, inspect(t, node, inspector, p.url, s.Admin, "--protocol-era", era, "--method", "tools/list", "--strict"))
 			for _, host := range []string{"web-01", "web-02", "web-01"} {
-				got := inspect(t, node, inspector, p.url, s.pat, "--protocol-era", era,
+				got := inspect(t, node, inspector, p.url, s.Admin, "--protocol-era", era,
 					"--method", "tools/call", "--tool-name", "shell_exec", "--tool-arg", "agent_id="+host, "command=echo $DROVER_AGENT_ID")
 				if got.exit != 0 {
 					t.Fatalf("call on %s: exit %d: %s%s", host, got.exit, got.stdout, got.stderr)
 				}
 				ranOn(t, host, inspected(t, got))
 			}
-			got := inspect(t, node, inspector, p.url, s.pat, "--protocol-era", era,
+			got := inspect(t, node, inspector, p.url, s.Admin, "--protocol-era", era,
 				"--method", "tools/call", "--tool-name", "shell_exec", "--tool-arg", "agent_id=web-0", "command=true")
 			const toolFailed = 5
 			if got.exit != toolFailed || !strings.Contains(got.stdout, "unknown_agent") {
@@ -45,7 +46,7 @@ func TestClients(t *testing.T) {
 		t.Run("mcp-remote/"+era, func(t *testing.T) {
 			p := front(t, s, "")
 			cmd := exec.CommandContext(t.Context(), node, bridge, p.url, "--allow-http", "--transport", "http-only", "--header", "Authorization:${AUTH}")
-			cmd.Env = append(os.Environ(), "AUTH=Bearer "+s.pat, "HOME="+t.TempDir(), "MCP_REMOTE_CONFIG_DIR="+t.TempDir())
+			cmd.Env = append(os.Environ(), "AUTH=Bearer "+s.Admin, "HOME="+t.TempDir(), "MCP_REMOTE_CONFIG_DIR="+t.TempDir())
 			bridged(t, cmd, revision)
 			p.spoke(t, revision)
 		})
@@ -150,7 +151,7 @@ func bridged(t *testing.T, cmd *exec.Cmd, revision string) {
 		t.Fatal(err)
 	}
 	defer session.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	listed := false
 	for tool, err := range session.Tools(ctx, nil) {

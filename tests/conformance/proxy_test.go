@@ -11,6 +11,8 @@ import (
 	"net/url"
 	"sync"
 	"testing"
+
+	"github.com/drover-fleet/drover/tests/harness"
 )
 
 const (
@@ -30,9 +32,9 @@ type proxy struct {
 
 // front starts a proxy before s. With an empty PAT it leaves the client's own
 // Authorization alone.
-func front(t *testing.T, s *server, pat string) *proxy {
+func front(t *testing.T, s *harness.Deployment, pat string) *proxy {
 	t.Helper()
-	target, err := url.Parse(s.url)
+	target, err := url.Parse(s.URL)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,18 +22,17 @@ const suite = "@modelcontextprotocol/conformance"
 // whose tool table has the suite's fixtures too, on both engines.
 func TestSuite(t *testing.T) {
 	program, node := installed(t, suite+"/dist/index.js"), node(t)
-	bin := build(t, "fixtures")
-	t.Run("sqlite", func(t *testing.T) { runSuite(t, node, program, launch(t, bin, "")) })
-	t.Run("postgres", func(t *testing.T) { runSuite(t, node, program, launch(t, bin, harness.PostgresSchema(t))) })
+	t.Run("sqlite", func(t *testing.T) { runSuite(t, node, program, launch(t, "fixtures", "")) })
+	t.Run("postgres", func(t *testing.T) { runSuite(t, node, program, launch(t, "fixtures", harness.PostgresSchema(t))) })
 }
 
-func runSuite(t *testing.T, node, program string, s *server) {
+func runSuite(t *testing.T, node, program string, s *harness.Deployment) {
 	t.Helper()
 	for _, revision := range []string{legacy, modern} {
 		t.Run(revision, func(t *testing.T) {
 			out := t.TempDir()
 			cmd := exec.CommandContext(t.Context(), node, program, "server",
-				"--url", front(t, s, s.pat).url, "--requirements", revision, "-o", out)
+				"--url", front(t, s, s.Admin).url, "--requirements", revision, "-o", out)
 			said, err := cmd.CombinedOutput()
 			failed, ran := outcome(t, out)
 			for _, scenario := range required(t, revision) {
@@ -48,7 +47,7 @@ func runSuite(t *testing.T, node, program string, s *server) {
 				t.Errorf("the suite: %v", err)
 			}
 			if t.Failed() {
-				t.Logf("the suite said:\n%s", tail(said, 8<<10))
+				t.Logf("the suite said:\n%s", harness.Tail(said, 8<<10))
 			} else {
 				t.Logf("%d scenarios passed", len(ran))
 			}

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -13,10 +14,10 @@ import (
 const okProcess = `{"exit_code":0,"stdout":"forged","stderr":"","stdout_bytes":6,"stderr_bytes":0,"duration_ms":1}`
 
 // inFlight starts a call in the background and returns where its answer arrives.
-func inFlight(f *harness.Fleet, agent string) <-chan harness.CallResult {
+func inFlight(f *harness.Client, agent string) <-chan harness.CallResult {
 	out := make(chan harness.CallResult, 1)
 	go func() {
-		_, res := f.REST(f.Admin).Call(agent, "shell_exec", map[string]any{"command": "echo $DROVER_AGENT_ID; cat", "timeout_seconds": 5})
+		_, res := f.REST(f.Admin).Call(agent, "shell_exec", map[string]any{"command": "echo $DROVER_AGENT_ID; cat", "timeout_seconds": 60})
 		out <- res
 	}()
 	return out
@@ -84,13 +85,25 @@ func TestHostileAgent(t *testing.T) {
 		"huge stream": func(a *harness.RawAgent, _ string) error {
 			return a.Send(`{"type":"open","stream":1,"kind":"frame","id":"","size":536870912}`)
 		},
-		"512 MB frame": func(a *harness.RawAgent, _ string) error { return a.Send(strings.Repeat("x", 512<<20)) },
+		"512 MB frame": func(a *harness.RawAgent, _ string) error {
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			_, err := a.Flood(512 << 20) // what still comes while the connection is being closed is dropped
+			runtime.ReadMemStats(&after)
+			if used := (after.TotalAlloc - before.TotalAlloc) >> 20; used > 64 {
+				t.Errorf("one frame made the server take %d MB of memory", used)
+			}
+			if _, rerr := a.Request(); rerr == nil {
+				t.Error("the connection is still open")
+			}
+			return err
+		},
 		"unasked resume": func(a *harness.RawAgent, foreign string) error {
 			return a.Send(fmt.Sprintf(`{"type":"resume","states":[{"id":%q,"state":"done"}]}`, foreign))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			answer := inFlight(f, "victim-01")
+			answer := inFlight(&f.Client, "victim-01")
 			req := request(t, victim, answer)
 			id := "hostile-" + strings.Map(func(r rune) rune {
 				if r >= 'a' && r <= 'z' {
@@ -135,7 +148,7 @@ func TestHostileAgentsOwnCalls(t *testing.T) {
 		{"an extra member", `{"exit_code":0,"stdout":"","stderr":"","stdout_bytes":0,"stderr_bytes":0,"duration_ms":1,"new":1}`, "succeeded", ""},
 	} {
 		a := connect(fmt.Sprintf("shape-%d", len(c.name)))
-		answer := inFlight(f, a.ID)
+		answer := inFlight(&f.Client, a.ID)
 		req := request(t, a, answer)
 		if err := a.Answer(req.ID, c.result); err != nil {
 			t.Fatal(err)
@@ -151,7 +164,7 @@ func TestHostileAgentsOwnCalls(t *testing.T) {
 	}
 
 	a := connect("twice-01")
-	answer := inFlight(f, a.ID)
+	answer := inFlight(&f.Client, a.ID)
 	req := request(t, a, answer)
 	first, second := strings.Replace(okProcess, "forged", "first", 1), strings.Replace(okProcess, "forged", "second", 1)
 	_ = a.Answer(req.ID, first)
@@ -175,7 +188,7 @@ func TestHostileAgentsOwnCalls(t *testing.T) {
 
 	// Late: the connection ends first, so the outcome is unknown and stays so.
 	late := connect("late-01")
-	answer = inFlight(f, late.ID)
+	answer = inFlight(&f.Client, late.ID)
 	req = request(t, late, answer)
 	late.Close()
 	if res := <-answer; res.State != "outcome_unknown" || res.Error == nil || res.Error.Code != "outcome_unknown" {

@@ -13,6 +13,15 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
+// Client speaks to a server as its users do, over HTTP alone.
+type Client struct {
+	T testing.TB
+	// URL is the server's, without a path.
+	URL string
+	// Admin is an administrator's PAT for all agents and tools.
+	Admin string
+}
+
 // REST is a client of /api/v1 with one credential.
 type REST struct {
 	t     testing.TB
@@ -21,7 +30,7 @@ type REST struct {
 }
 
 // REST returns a client with this PAT ("" for none).
-func (f *Fleet) REST(token string) *REST { return &REST{t: f.T, url: f.URL, token: token} }
+func (f *Client) REST(token string) *REST { return &REST{t: f.T, url: f.URL, token: token} }
 
 // Do sends a request whose body is sent as it is and returns status and body.
 func (c *REST) Do(method, path, body string) (int, []byte) {
@@ -111,7 +120,7 @@ func (c *REST) Call(agent, tool string, args any) (int, CallResult) {
 
 // PAT makes a PAT; agents and tools are written as on the command line: "all", or a list,
 // or for agents a selector k=v,k=v.
-func (f *Fleet) PAT(name, agents, tools string, admin bool) (token, id string) {
+func (f *Client) PAT(name, agents, tools string, admin bool) (token, id string) {
 	f.T.Helper()
 	words := func(s string) any {
 		if s == "all" {
@@ -143,7 +152,7 @@ func (f *Fleet) PAT(name, agents, tools string, admin bool) (token, id string) {
 }
 
 // EnrolToken makes an enrolment token.
-func (f *Fleet) EnrolToken(id string, labels map[string]string, replace bool) string {
+func (f *Client) EnrolToken(id string, labels map[string]string, replace bool) string {
 	f.T.Helper()
 	if labels == nil {
 		labels = map[string]string{}
@@ -171,7 +180,7 @@ type Record struct {
 }
 
 // AllRecords returns every row of the record, the newest first.
-func (f *Fleet) AllRecords() []Record {
+func (f *Client) AllRecords() []Record {
 	f.T.Helper()
 	var all []Record
 	cursor := ""
@@ -220,7 +229,7 @@ func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // MCP connects the SDK's own client in this era.
-func (f *Fleet) MCP(token string, era Era, o *mcp.ClientOptions) *mcp.ClientSession {
+func (f *Client) MCP(token string, era Era, o *mcp.ClientOptions) *mcp.ClientSession {
 	f.T.Helper()
 	client := mcp.NewClient(&mcp.Implementation{Name: "harness", Version: "1"}, o)
 	transport := &mcp.StreamableClientTransport{
@@ -238,7 +247,7 @@ func (f *Fleet) MCP(token string, era Era, o *mcp.ClientOptions) *mcp.ClientSess
 }
 
 // PostMCP posts a body to /mcp as it is, with the headers of this era.
-func (f *Fleet) PostMCP(token string, era Era, header http.Header, body string) (*http.Response, []byte) {
+func (f *Client) PostMCP(token string, era Era, header http.Header, body string) (*http.Response, []byte) {
 	f.T.Helper()
 	req, err := http.NewRequest("POST", f.URL+"/mcp", bytes.NewReader([]byte(body)))
 	if err != nil {

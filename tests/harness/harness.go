@@ -16,6 +16,7 @@ import (
 	"time"
 
 	_ "github.com/jackc/pgx/v5/stdlib" // to make a schema for each test
+	_ "modernc.org/sqlite"             // to look at a server's store from outside
 
 	"github.com/drover-fleet/drover/agent"
 	"github.com/drover-fleet/drover/server"
@@ -44,10 +45,8 @@ type Options struct {
 
 // Fleet is a server with its agents.
 type Fleet struct {
-	T     testing.TB
+	Client
 	Dir   string
-	URL   string
-	Admin string // an administrator's PAT for all agents and tools
 	opts  Options
 	dbURL string
 	log   *slog.Logger
@@ -60,7 +59,7 @@ type Fleet struct {
 // New starts a server. It's stopped when the test ends.
 func New(t testing.TB, o Options) *Fleet {
 	t.Helper()
-	f := &Fleet{T: t, Dir: t.TempDir(), opts: o, log: slog.New(slog.DiscardHandler)}
+	f := &Fleet{Client: Client{T: t}, Dir: t.TempDir(), opts: o, log: slog.New(slog.DiscardHandler)}
 	if o.Log {
 		f.log = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
@@ -114,6 +113,36 @@ func (f *Fleet) Restart() {
 	addr := strings.TrimPrefix(f.URL, "http://")
 	f.Stop()
 	f.Start(addr)
+}
+
+// Store opens the server's database beside the server.
+func (f *Fleet) Store() *sql.DB {
+	f.T.Helper()
+	driver, name := "pgx", f.dbURL
+	if name == "" {
+		driver, name = "sqlite", "file:"+filepath.Join(f.Dir, "drover.db")+"?_txlock=immediate"
+	}
+	db, err := sql.Open(driver, name)
+	if err != nil {
+		f.T.Fatal(err)
+	}
+	f.T.Cleanup(func() { _ = db.Close() })
+	return db
+}
+
+// Lock keeps the server from writing its record until release is called: its commits wait.
+func (f *Fleet) Lock() (release func()) {
+	f.T.Helper()
+	tx, err := f.Store().Begin()
+	if err != nil {
+		f.T.Fatal(err)
+	}
+	if f.dbURL != "" {
+		if _, err := tx.Exec("LOCK TABLE record IN ACCESS EXCLUSIVE MODE"); err != nil {
+			f.T.Fatal(err)
+		}
+	}
+	return sync.OnceFunc(func() { _ = tx.Rollback() })
 }
 
 // Agent is one agent of a Fleet, running in this process.
@@ -170,18 +199,19 @@ func (a *Agent) Start() {
 func (a *Agent) Stop() { a.stop() }
 
 // WaitOnline waits until the server sees the agent online.
-func (a *Agent) WaitOnline() { a.fleet.T.Helper(); a.wait("online") }
+func (a *Agent) WaitOnline() { a.fleet.T.Helper(); a.fleet.WaitState(a.ID, "online") }
 
 // WaitOffline waits until the server sees the agent offline.
-func (a *Agent) WaitOffline() { a.fleet.T.Helper(); a.wait("offline") }
+func (a *Agent) WaitOffline() { a.fleet.T.Helper(); a.fleet.WaitState(a.ID, "offline") }
 
-func (a *Agent) wait(state string) {
-	a.fleet.T.Helper()
-	Eventually(a.fleet.T, 15*time.Second, "agent "+a.ID+" is "+state, func() bool {
+// WaitState waits until the server says that the agent is in this state.
+func (f *Client) WaitState(id, state string) {
+	f.T.Helper()
+	Eventually(f.T, 30*time.Second, "agent "+id+" is "+state, func() bool {
 		var got struct {
 			State string `json:"state"`
 		}
-		status := a.fleet.REST(a.fleet.Admin).JSON("GET", "/api/v1/agents/"+a.ID, nil, &got)
+		status := f.REST(f.Admin).JSON("GET", "/api/v1/agents/"+id, nil, &got)
 		return status == 200 && got.State == state
 	})
 }
@@ -199,6 +229,17 @@ func Eventually(t testing.TB, limit time.Duration, what string, ok func() bool) 
 		}
 		<-tick.C
 	}
+}
+
+// OpenPostgres opens a database of PostgresSchema.
+func OpenPostgres(t testing.TB, url string) *sql.DB {
+	t.Helper()
+	db, err := sql.Open("pgx", url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	return db
 }
 
 // PostgresSchema makes an empty schema for this test and returns the URL that uses it.

@@ -5,8 +5,11 @@ import (
 	"context"
 	"crypto/ed25519"
 	"crypto/rand"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"time"
 
@@ -24,39 +27,21 @@ type RawAgent struct {
 	Facts      protocol.Facts
 	Epoch      int64
 
-	fleet *Fleet
+	fleet *Client
 	conn  *wsconn.Conn
+	tcp   net.Conn // beneath conn
 }
 
 // RawAgent enrols a key under this id; Connect opens its tunnel.
-func (f *Fleet) RawAgent(id string) *RawAgent {
+func (f *Client) RawAgent(id string) *RawAgent {
 	f.T.Helper()
-	tok, err := protocol.ParseEnrolToken(f.EnrolToken(id, nil, false))
+	_, key, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
 		f.T.Fatal(err)
 	}
-	pub, key, err := ed25519.GenerateKey(rand.Reader)
+	reply, err := f.Enrol(f.EnrolToken(id, nil, false), key, "raw")
 	if err != nil {
-		f.T.Fatal(err)
-	}
-	nonce := make([]byte, protocol.NonceSize)
-	_, _ = rand.Read(nonce)
-	tr := protocol.EnrolTranscript(tok.ID[:], pub, nonce, "raw", tok.Server[:])
-	body, err := json.Marshal(protocol.EnrolRequest{
-		TokenID: protocol.B64(tok.ID[:]), AgentKey: protocol.B64(pub), Nonce: protocol.B64(nonce), Hostname: "raw",
-		Signature: protocol.B64(ed25519.Sign(tok.Key(), tr)), Proof: protocol.B64(ed25519.Sign(key, tr)),
-	})
-	if err != nil {
-		f.T.Fatal(err)
-	}
-	resp, err := http.Post(f.URL+"/agent/v1/enroll", "application/json", bytes.NewReader(body))
-	if err != nil {
-		f.T.Fatal(err)
-	}
-	defer func() { _ = resp.Body.Close() }()
-	var reply protocol.EnrolReply
-	if err := json.NewDecoder(resp.Body).Decode(&reply); err != nil || resp.StatusCode != 200 {
-		f.T.Fatalf("enrol: %d %v", resp.StatusCode, err)
+		f.T.Fatalf("enrol %s: %v", id, err)
 	}
 	server, err := protocol.UnB64(reply.ServerKey, ed25519.PublicKeySize)
 	if err != nil {
@@ -66,6 +51,39 @@ func (f *Fleet) RawAgent(id string) *RawAgent {
 		ID: id, Key: key, Generation: reply.Generation, Server: server, fleet: f,
 		Facts: protocol.Facts{Hostname: "raw", OS: "linux", OSVersion: "x", Arch: "amd64", RunAs: "root", AgentVersion: "test"},
 	}
+}
+
+// Enrol exchanges a token for the registration of this key.
+func (f *Client) Enrol(token string, key ed25519.PrivateKey, hostname string) (reply protocol.EnrolReply, err error) {
+	f.T.Helper()
+	tok, err := protocol.ParseEnrolToken(token)
+	if err != nil {
+		return reply, err
+	}
+	pub := key.Public().(ed25519.PublicKey)
+	nonce := make([]byte, protocol.NonceSize)
+	_, _ = rand.Read(nonce)
+	tr := protocol.EnrolTranscript(tok.ID[:], pub, nonce, hostname, tok.Server[:])
+	body, err := json.Marshal(protocol.EnrolRequest{
+		TokenID: protocol.B64(tok.ID[:]), AgentKey: protocol.B64(pub), Nonce: protocol.B64(nonce), Hostname: hostname,
+		Signature: protocol.B64(ed25519.Sign(tok.Key(), tr)), Proof: protocol.B64(ed25519.Sign(key, tr)),
+	})
+	if err != nil {
+		return reply, err
+	}
+	resp, err := http.Post(f.URL+"/agent/v1/enroll", "application/json", bytes.NewReader(body))
+	if err != nil {
+		return reply, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return reply, err
+	}
+	if resp.StatusCode != http.StatusOK {
+		return reply, fmt.Errorf("HTTP %d: %s", resp.StatusCode, b)
+	}
+	return reply, json.Unmarshal(b, &reply)
 }
 
 // Connect opens the tunnel and offers every capability.
@@ -85,7 +103,11 @@ func (a *RawAgent) Connect() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	conn, err := wsconn.Dial(ctx, a.fleet.URL, &http.Client{Transport: &http.Transport{}}, nil)
+	dial := func(ctx context.Context, network, addr string) (c net.Conn, err error) {
+		a.tcp, err = new(net.Dialer).DialContext(ctx, network, addr)
+		return a.tcp, err
+	}
+	conn, err := wsconn.Dial(ctx, a.fleet.URL, &http.Client{Transport: &http.Transport{DialContext: dial}}, nil)
 	if err != nil {
 		return err
 	}
@@ -115,7 +137,7 @@ func (a *RawAgent) Connect() error {
 	}
 	a.Epoch = welcome.Epoch
 	conn.Established()
-	(&Agent{ID: a.ID, fleet: a.fleet}).WaitOnline()
+	a.fleet.WaitState(a.ID, "online")
 	return nil
 }
 
@@ -138,17 +160,36 @@ func (a *RawAgent) Send(text string) error {
 // SendBinary writes one binary message as it is.
 func (a *RawAgent) SendBinary(b []byte) error { return a.conn.Write(context.Background(), true, b) }
 
+// Flood writes one text frame of this many bytes, beneath the WebSocket library, and tells
+// how much of it was taken before the connection ended.
+func (a *RawAgent) Flood(size uint64) (written uint64, err error) {
+	const final, text, masked, long = 0x80, 0x1, 0x80, 127
+	head := binary.BigEndian.AppendUint64([]byte{final | text, masked | long}, size)
+	if _, err := a.tcp.Write(append(head, 0, 0, 0, 0)); err != nil { // a mask of zeros changes nothing
+		return 0, err
+	}
+	chunk := bytes.Repeat([]byte("x"), 64<<10)
+	for written < size {
+		n, err := a.tcp.Write(chunk[:min(uint64(len(chunk)), size-written)])
+		written += uint64(n)
+		if err != nil {
+			return written, err
+		}
+	}
+	return written, nil
+}
+
 // Next reads messages until one is of this type and decodes it; control frames of other
 // types are passed over.
 func (a *RawAgent) Next(t protocol.Type) (any, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	for {
-		binary, msg, err := a.conn.Read(ctx)
+		isBinary, msg, err := a.conn.Read(ctx)
 		if err != nil {
 			return nil, err
 		}
-		if binary {
+		if isBinary {
 			continue
 		}
 		if got, err := protocol.PeekType(msg); err != nil || got != t {
@@ -172,7 +213,7 @@ func (a *RawAgent) Answer(id, result string) error {
 	return a.Send(fmt.Sprintf(`{"type":"response","id":%q,"result":%s,"took_us":1}`, id, result))
 }
 
-// Close ends the connection at once.
+// Close cuts the connection, as a host does that loses power.
 func (a *RawAgent) Close() {
 	if a.conn != nil {
 		_ = a.conn.Close(0, "")
