@@ -178,6 +178,9 @@ func (d *Definition) Normalize(result []byte) ([]byte, error) {
 // older agent is told to be updated instead of dropping a member: the first member of args
 // that needs more than version, or "".
 func (d *Definition) Since(args []byte, version int) (member string) {
+	if version >= d.Version {
+		return ""
+	}
 	var m map[string]jsontext.Value
 	if json.Unmarshal(args, &m) != nil {
 		return ""

@@ -119,8 +119,8 @@ func TestProgress(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []protocol.Progress{
-		{Type: "progress", ID: r.ID, Seq: 1, Message: "one"}, {Type: "progress", ID: r.ID, Seq: 2, Message: "two [2J three"},
-		{Type: "progress", ID: r.ID, Seq: 3, Message: strings.Repeat("é", 256)},
+		{Type: "progress", ID: r.ID, Seq: 1, Message: "one"}, {Type: "progress", ID: r.ID, Seq: 2, Message: `two\x1b[2J three`},
+		{Type: "progress", ID: r.ID, Seq: 3, Message: strings.Repeat("é", 254) + "…"},
 	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)

@@ -18,10 +18,9 @@ const (
 // outFrame is one frame on its way out: a text message, or, when it's long, a stream.
 type outFrame struct {
 	data   []byte
-	kind   string // of the call it belongs to, for the stream's open
-	id     string
-	slot   bool  // holds one of the outbox's slots
-	budget int64 // holds this much of the outbox's budget
+	id     string // of the call it belongs to, for the stream's open
+	slot   bool   // holds one of the outbox's slots
+	budget int64  // holds this much of the outbox's budget
 	// Under outbox.mu:
 	begun  bool // its write, or the write of its last chunk, has begun: it may arrive whole
 	gone   bool // withdrawn

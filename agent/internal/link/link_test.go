@@ -69,9 +69,8 @@ type server struct {
 	refuse func(n int) *protocol.Refuse // nil: welcome
 	got    chan accepted
 
-	mu    sync.Mutex
-	hello protocol.Hello
-	n     int
+	mu sync.Mutex
+	n  int
 }
 
 type accepted struct {

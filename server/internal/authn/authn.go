@@ -28,7 +28,7 @@ const TokenPrefix = "drv_pat_"
 // DefaultTTL is how long a token lives when nothing is said: 90 days.
 const DefaultTTL = 90 * 24 * time.Hour
 
-// Forever, as a TTL, makes a token that doesn't expire.
+// Forever is the TTL of a token that doesn't expire.
 const Forever time.Duration = -1
 
 // Service issues and checks personal access tokens.

@@ -184,13 +184,13 @@ func (d *Dispatcher) Result(ctx context.Context, who fleet.Principal, id fleet.C
 
 // Cancel ends a call and tells how it ended; a call that has ended is left as it is.
 func (d *Dispatcher) Cancel(ctx context.Context, who fleet.Principal, id fleet.CallID) (Result, error) {
-	call, err := d.mine(ctx, who, id)
-	if err != nil {
+	if _, err := d.mine(ctx, who, id); err != nil {
 		return Result{}, err
 	}
 	f := d.find(id)
-	if f == nil {
-		if call, err = d.mine(ctx, who, id); err != nil {
+	if f == nil { // it has ended, maybe between the two looks
+		call, err := d.mine(ctx, who, id)
+		if err != nil {
 			return Result{}, err
 		}
 		return d.resultOf(call, false), nil

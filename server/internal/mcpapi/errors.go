@@ -59,7 +59,7 @@ func codeOf(rpc int64) protocol.Code {
 		return protocol.CodeUnsupported
 	case jsonrpc.CodeInternalError:
 		return protocol.CodeInternal
-	case codeSessionMissing, mcp.CodeResourceNotFound:
+	case codeSessionMissing:
 		return protocol.CodeNotFound
 	default:
 		return protocol.CodeBadArgs
