@@ -25,6 +25,8 @@ type Host struct {
 	shell []string          // the shell and its options, before the command
 	pwsh  string            // PowerShell, "" where there is none
 	locks pathLocks
+
+	owners owners
 }
 
 // Bind offers every capability that this host has.

@@ -16,10 +16,10 @@ import (
 	"github.com/drover-fleet/drover/protocol/capability"
 )
 
-// describer writes file infos as entries; it remembers owners' names within one call.
+// describer writes file infos as entries.
 type describer struct {
 	files  *guard.Files
-	owners owners
+	owners *owners
 }
 
 // entry describes a place. info is of the place itself, not of what a link leads to.

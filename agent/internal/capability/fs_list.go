@@ -47,7 +47,7 @@ func (h *Host) fsList(ctx context.Context, _ *run.Call, in capability.FSListIn) 
 		return none, h.sysError(err, in.Path, "can't be listed")
 	}
 	out := capability.FSListOut{Path: guard.Escape(place.Path()), Entries: []capability.FSEntry{}, Total: total}
-	d, size := describer{files: h.Files}, 0
+	d, size := describer{files: h.Files, owners: &h.owners}, 0
 	for i, name := range names {
 		if i == limit || size > listBytes {
 			out.NextCursor = guard.Escape(names[i-1])

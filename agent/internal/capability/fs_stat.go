@@ -24,7 +24,7 @@ func (h *Host) fsStat(ctx context.Context, _ *run.Call, in capability.FSStatIn) 
 	if err != nil {
 		return none, h.sysError(err, in.Path, "can't be described")
 	}
-	d := describer{files: h.Files}
+	d := describer{files: h.Files, owners: &h.owners}
 	out := capability.FSStatOut{FSEntry: d.entry(place, filepath.Base(place.Path()), info)}
 	to := place
 	if out.Type == "link" {

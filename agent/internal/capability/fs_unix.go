@@ -6,14 +6,24 @@ import (
 	"io/fs"
 	"os/user"
 	"strconv"
+	"sync"
 	"syscall"
+	"time"
 )
 
 // openFlags keep an open from blocking and from taking a terminal.
 const openFlags = syscall.O_NONBLOCK | syscall.O_NOCTTY
 
-// owners finds names of users and groups, each once.
-type owners struct{ users, groups map[uint32]string }
+// nameLife is how long names of users and groups are remembered: finding one reads a file
+// of the system, or asks it.
+const nameLife = 30 * time.Second
+
+// owners finds names of users and groups.
+type owners struct {
+	mu            sync.Mutex
+	users, groups map[uint32]string
+	until         time.Time // when they're looked up anew
+}
 
 // of names a file's owner and group; by number where there's no name.
 func (o *owners) of(info fs.FileInfo) (owner, group string) {
@@ -21,8 +31,10 @@ func (o *owners) of(info fs.FileInfo) (owner, group string) {
 	if !ok {
 		return "", ""
 	}
-	if o.users == nil {
-		o.users, o.groups = map[uint32]string{}, map[uint32]string{}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if now := time.Now(); now.After(o.until) || len(o.users)+len(o.groups) > 4096 {
+		o.users, o.groups, o.until = map[uint32]string{}, map[uint32]string{}, now.Add(nameLife)
 	}
 	owner, ok = o.users[st.Uid]
 	if !ok {

@@ -17,6 +17,7 @@ import (
 	"github.com/drover-fleet/drover/protocol/text"
 	"github.com/drover-fleet/drover/server"
 	"github.com/drover-fleet/drover/server/internal/fleet"
+	"github.com/drover-fleet/drover/server/internal/memory"
 	"github.com/drover-fleet/drover/server/internal/obs"
 	"github.com/drover-fleet/drover/server/internal/restapi"
 )
@@ -74,6 +75,7 @@ func (d *dev) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	memory.Tune(ctx, d.app.getenv)
 	s, err := d.server()
 	if err != nil {
 		return err

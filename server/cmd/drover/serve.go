@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/drover-fleet/drover/server"
+	"github.com/drover-fleet/drover/server/internal/memory"
 	"github.com/drover-fleet/drover/server/internal/obs"
 )
 
@@ -22,7 +23,11 @@ at once.
 
 By default it listens on this machine alone. To let agents and clients in from
 elsewhere, put a TLS proxy before it (docs/deploy.md) and say how it's reached:
---public-url https://drover.example.org.`,
+--public-url https://drover.example.org.
+
+It lets about 64 MB of garbage lie while it works and gives it back when it's idle, and
+keeps below 70 % of the machine's or the container's memory as far as it can; GOGC and
+GOMEMLIMIT in the environment overrule either.`,
 		Example: `  drover serve
   drover serve --data /var/lib/drover --public-url https://drover.example.org
   drover serve --database-url postgres://drover@db/drover`,
@@ -44,6 +49,7 @@ elsewhere, put a TLS proxy before it (docs/deploy.md) and say how it's reached:
 			return fmt.Errorf("bad_args: %w", err)
 		}
 		cfg.DataDir, cfg.DatabaseURL, cfg.Version = w.data, w.databaseURL, versionText()
+		memory.Tune(cmd.Context(), a.getenv)
 		s, err := server.New(cfg, log)
 		if err != nil {
 			if addressTaken(err) {

@@ -181,6 +181,9 @@ const maxRecorded = 4096
 // redact writes the arguments as the record may hold them: members that the definition
 // names are replaced by their length, long strings are cut.
 func redact(def *capability.Definition, args []byte) []byte {
+	if len(def.Redact) == 0 && len(args) <= maxRecorded {
+		return args
+	}
 	var m map[string]jsontext.Value
 	if json.Unmarshal(args, &m) != nil {
 		return []byte("{}")

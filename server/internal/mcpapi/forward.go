@@ -45,7 +45,7 @@ func (a *API) forward(def *capability.Definition) mcp.ToolHandler {
 		}
 		call, release := callContext(ctx, req.ProtocolVersion() >= modernVersion)
 		defer release()
-		client := req.ClientInfo()
+		client := clientInfo(req)
 		r := dispatch.Request{
 			Tool: def.Name, Agent: agent, Args: args, Wait: quietWait, Edge: edgeName,
 			Client: clientName(client, req.Extra.Header), CancelOnDone: true,
@@ -105,7 +105,19 @@ func clientOf(req *mcp.CallToolRequest) string {
 	if req.Extra != nil {
 		h = req.Extra.Header
 	}
-	return clientName(req.ClientInfo(), h)
+	return clientName(clientInfo(req), h)
+}
+
+// clientInfo is what the client says of itself. The SDK has checked it by now, and would
+// marshal and decode it again.
+func clientInfo(req *mcp.CallToolRequest) *mcp.Implementation {
+	said, ok := req.Params.Meta[mcp.MetaKeyClientInfo].(map[string]any)
+	if !ok {
+		return req.ClientInfo() // an older era's: the session's
+	}
+	name, _ := said["name"].(string)
+	version, _ := said["version"].(string)
+	return &mcp.Implementation{Name: name, Version: version}
 }
 
 // clientName is the client's own name and version, for display; its User-Agent where it

@@ -149,6 +149,18 @@ func (o *op) scanJoined(row scanner) error {
 	return err
 }
 
+// policyOf reads the policy version for all intents of a group.
+func policyOf(list []*op) func(scanner) error {
+	return func(row scanner) error {
+		var v int64
+		err := row.Scan(&v)
+		for _, o := range list {
+			o.result.PolicyVersion = v
+		}
+		return err
+	}
+}
+
 func (o *op) scanPolicy(row scanner) error { return row.Scan(&o.result.PolicyVersion) }
 
 // joinWithin finds the intent of the same group that in repeats.
@@ -177,13 +189,16 @@ func callOf(in *fleet.Intent) *fleet.Call {
 // steps are the statements that write the ops which aren't settled.
 func (db *DB) steps(list []*op) []statement {
 	steps := make([]statement, 0, 3*len(list))
+	policy := false
 	for _, o := range list {
 		switch {
 		case o.settled:
 		case o.intent != nil:
-			steps = append(steps,
-				statement{owner: o, query: selectPolicy, scan: o.scanPolicy},
-				intentRow(o, db.instance), callRow(o, db.instance))
+			if !policy { // read once: each decision of the group was made before the transaction began
+				policy = true
+				steps = append(steps, statement{owner: o, query: selectPolicy, scan: policyOf(list)})
+			}
+			steps = append(steps, intentRow(o, db.instance), callRow(o, db.instance))
 		case o.outcome != nil:
 			steps = append(steps, finishRow(o), outcomeRow(o))
 			if o.outcome.Result != nil {
