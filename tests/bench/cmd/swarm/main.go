@@ -1,0 +1,53 @@
+// Command swarm runs thousands of simulated agents against a server. It prints "online N"
+// whenever that number changed, once a second, until SIGINT or SIGTERM.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/drover-fleet/drover/tests/bench/swarm"
+)
+
+func main() {
+	cfg := swarm.Config{Token: os.Getenv("SWARM_PAT")}
+	flag.StringVar(&cfg.URL, "url", "http://127.0.0.1:7400", "the server's URL")
+	flag.IntVar(&cfg.Agents, "agents", 5000, "how many agents; each needs a file descriptor here and at the server")
+	flag.StringVar(&cfg.Prefix, "prefix", "sim", "what each agent's id begins with")
+	flag.Parse()
+	if err := run(cfg); err != nil {
+		fmt.Fprintln(os.Stderr, "swarm:", err)
+		os.Exit(1)
+	}
+}
+
+func run(cfg swarm.Config) error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	s, err := swarm.Enrol(ctx, cfg)
+	if err != nil {
+		return fmt.Errorf("enrol (SWARM_PAT must hold an administrator's token): %w", err)
+	}
+	fmt.Println("enrolled", cfg.Agents)
+	ended := make(chan struct{})
+	go func() { s.Run(ctx); close(ended) }()
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	last := -1
+	for {
+		select {
+		case <-ended:
+			return nil
+		case <-tick.C:
+		}
+		if n := s.Online(); n != last {
+			last = n
+			fmt.Println("online", n)
+		}
+	}
+}

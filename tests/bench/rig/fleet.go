@@ -1,0 +1,155 @@
+package rig
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Server is a running `drover serve` with an administrator's PAT.
+type Server struct {
+	*Proc
+	URL   string
+	Token string
+
+	rig  *Rig
+	name string
+	args []string
+}
+
+// Serve starts a server with its own data folder; databaseURL "" means SQLite.
+func (r *Rig) Serve(name, databaseURL string) (*Server, error) {
+	s := &Server{rig: r, name: name, args: []string{"--data", filepath.Join(r.Dir, name)}}
+	if databaseURL != "" {
+		s.args = append(s.args, "--database-url", databaseURL)
+	}
+	if err := s.start("127.0.0.1:0"); err != nil {
+		return nil, err
+	}
+	var err error
+	s.Token, err = s.Drover("pat", "create", "--name", "bench", "--agents", "all", "--tools", "all", "--admin")
+	return s, err
+}
+
+func (s *Server) start(listen string) (err error) {
+	s.Proc, err = s.rig.Start(s.name, "drover", append([]string{"serve", "--listen", listen, "--log-format", "json"}, s.args...)...)
+	if err != nil {
+		return err
+	}
+	s.URL, err = s.Await(30*time.Second, servedAt)
+	return err
+}
+
+// Restart starts a stopped server again, at the same address with the same data.
+func (s *Server) Restart() error {
+	if err := os.Truncate(s.Log, 0); err != nil {
+		return err
+	}
+	return s.start(strings.TrimPrefix(s.URL, "http://"))
+}
+
+// servedAt finds the line in which a server says where it listens.
+func servedAt(log string) string {
+	for line := range strings.Lines(log) {
+		var l struct{ Msg, URL string }
+		if json.Unmarshal([]byte(line), &l) == nil && l.URL != "" {
+			return l.URL
+		}
+	}
+	return ""
+}
+
+// Drover runs an administrative command beside the server and returns what it printed.
+func (s *Server) Drover(args ...string) (string, error) {
+	cmd := exec.Command(s.rig.Bin("drover"), append(args, s.args...)...)
+	cmd.Env = withGOGC(os.Environ(), "")
+	out, err := cmd.Output()
+	var ee *exec.ExitError
+	if errors.As(err, &ee) {
+		err = fmt.Errorf("drover %s: %w: %s", args[0], err, ee.Stderr)
+	}
+	return strings.TrimSpace(string(out)), err
+}
+
+// Agent enrols a real agent, runs it, and waits until the server sees it online.
+func (s *Server) Agent(id string) (*Proc, error) {
+	token, err := s.Drover("enroll", "create", "--agent-id", id)
+	if err != nil {
+		return nil, err
+	}
+	file := filepath.Join(s.rig.Dir, id+".token")
+	if err := os.WriteFile(file, []byte(token), 0o600); err != nil {
+		return nil, err
+	}
+	p, err := s.rig.Start(s.name+"-"+id, "drover-agent", "run", "--server", s.URL, "--state", filepath.Join(s.rig.Dir, s.name+"-"+id), "--token-file", file)
+	if err != nil {
+		return nil, err
+	}
+	return p, s.online(id)
+}
+
+func (s *Server) online(id string) error {
+	for range 500 {
+		var got struct {
+			State string `json:"state"`
+		}
+		if err := s.get("/api/v1/agents/"+id, &got); err == nil && got.State == "online" {
+			return nil
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	return fmt.Errorf("agent %s didn't come online", id)
+}
+
+func (s *Server) get(path string, v any) error {
+	req, err := http.NewRequest(http.MethodGet, s.URL+path, nil)
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Authorization", "Bearer "+s.Token)
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s: %s", path, resp.Status)
+	}
+	return json.NewDecoder(resp.Body).Decode(v)
+}
+
+// Bare starts a server made of the MCP SDK alone, with one empty tool fs_stat.
+func (r *Rig) Bare() (p *Proc, url string, err error) {
+	if p, err = r.Start("bare", "bare"); err != nil {
+		return nil, "", err
+	}
+	url, err = p.Await(10*time.Second, servedAt)
+	return p, url, err
+}
+
+// Swarm starts n simulated agents and waits until all are connected.
+func (s *Server) Swarm(n int) (*Proc, error) {
+	p, err := s.rig.start(s.name+"-swarm", "swarm", []string{"SWARM_PAT=" + s.Token}, "--url", s.URL, "--agents", strconv.Itoa(n))
+	if err != nil {
+		return nil, err
+	}
+	return p, AllOnline(p, n)
+}
+
+// AllOnline waits until a swarm says last that all its n agents are connected.
+func AllOnline(swarm *Proc, n int) error {
+	_, err := swarm.Await(10*time.Minute, func(log string) string {
+		if strings.HasSuffix(strings.TrimSpace(log), "online "+strconv.Itoa(n)) {
+			return "yes"
+		}
+		return ""
+	})
+	return err
+}
