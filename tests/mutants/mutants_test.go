@@ -143,7 +143,7 @@ func (tr tree) mustDie(t *testing.T, m mutant) {
 			}
 		}
 	}()
-	apply := exec.CommandContext(t.Context(), "git", "apply", "-")
+	apply := exec.CommandContext(t.Context(), "git", "apply", "-C1", "-")
 	// Without a repository around it, git applies to the folder, whatever holds that.
 	apply.Dir, apply.Env = string(tr), append(os.Environ(), "GIT_CEILING_DIRECTORIES="+filepath.Dir(string(tr)))
 	apply.Stdin = bytes.NewReader(m.patch)
@@ -167,7 +167,7 @@ func (tr tree) mustDie(t *testing.T, m mutant) {
 func (tr tree) test(ctx context.Context, pkg, run string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "go", "test", "-trimpath", "-vet=off", "-count=1", "-v", "-failfast", "-timeout=150s", "-run", run, pkg)
+	cmd := exec.CommandContext(ctx, "go", "test", "-trimpath", "-vet=off", "-ldflags=-s -w", "-count=1", "-v", "-failfast", "-timeout=150s", "-run", run, pkg)
 	cmd.Dir = string(tr)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false")
 	cmd.WaitDelay = 10 * time.Second
