@@ -57,8 +57,9 @@ func main() {
 // bench is one run.
 type bench struct {
 	options
-	rig *rig.Rig
-	row []row
+	rig    *rig.Rig
+	row    []row
+	before string // the load average at the start
 }
 
 func run(ctx context.Context, o options) (err error) {
@@ -67,7 +68,7 @@ func run(ctx context.Context, o options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.Close()) }()
-	b := &bench{options: o, rig: r}
+	b := &bench{options: o, rig: r, before: loadNow()}
 	if r.Programs = o.bin; o.bin == "" {
 		b.say("building as for a release")
 		if err := r.Build(); err != nil {
@@ -87,6 +88,7 @@ func run(ctx context.Context, o options) (err error) {
 		}
 	}
 	fmt.Print(table(b.row, false))
+	fmt.Println("load average of the minute before the run:", b.before)
 	if o.write != "" {
 		return writePage(o.write, b)
 	}

@@ -73,9 +73,19 @@ func writePage(path string, b *bench) error {
 	if !ok || !ok2 {
 		return fmt.Errorf("%s has no place for the table: the lines %q and %q", path, tableBegins, tableEnds)
 	}
-	head := fmt.Sprintf("\n%s, %d cores, %s/%s, %s; GOGC=%s on all sides while calls were timed.\n\n",
-		time.Now().UTC().Format(time.DateOnly), runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version(), b.gogc)
+	head := fmt.Sprintf("\n%s, %d cores, %s/%s, %s; GOGC=%s on all sides while calls were timed. Load average of the minute before the run: %s.\n\n",
+		time.Now().UTC().Format(time.DateOnly), runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version(), b.gogc, b.before)
 	return os.WriteFile(path, []byte(before+tableBegins+head+table(b.row, true)+"\n"+tableEnds+after), 0o644)
+}
+
+// loadNow is the load average of the last minute: much above zero, something else was running.
+func loadNow() string {
+	b, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return "unknown"
+	}
+	now, _, _ := strings.Cut(string(b), " ")
+	return now
 }
 
 func ms(d time.Duration) string { return number(d.Seconds()*1000, 2) + " ms" }
