@@ -5,8 +5,12 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/google/jsonschema-go/jsonschema"
+
+	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/strict"
 )
 
 // quick vouches for ordinary arguments without building them up for the schema's
@@ -82,6 +86,29 @@ func quickPropOf(p *jsonschema.Schema) quickProp {
 		}
 	}
 	return out
+}
+
+// fits is Check up to the decoding into In.
+func (d *Definition) fits(args []byte) error {
+	lim := strict.Limits{MaxBytes: MaxArgs, MaxDepth: protocol.MaxDepth - 4, Numbers: true}
+	if err := strict.Check(args, lim); err != nil {
+		return badArgs(d.Name, err)
+	}
+	if d.quick.fits(args) {
+		return nil
+	}
+	var m any
+	if err := json.Unmarshal(args, &m); err != nil {
+		return badArgs(d.Name, &strict.Error{Kind: strict.Syntax})
+	}
+	obj, ok := m.(map[string]any)
+	if !ok {
+		return protocol.Errorf(protocol.CodeBadArgs, "the arguments of %s must be a JSON object", d.Name)
+	}
+	if err := d.check.Validate(obj); err != nil {
+		return d.explain(obj)
+	}
+	return nil
 }
 
 // fits tells that args, which are strict JSON, certainly fit.
