@@ -33,6 +33,8 @@ const (
 	ConnCredit = 256 << 10
 	// MaxWindow bounds what credit may add up to, per stream and per connection.
 	MaxWindow = 16 << 20
+	// MaxStreams is how many streams a sender may have open on one connection.
+	MaxStreams = 1024
 	// MaxOpen bounds the sum of the sizes of all "frame" streams that one side has open.
 	MaxOpen = 2 * MaxFrame
 	// MaxHello is the largest message before the welcome. An agent whose capabilities don't

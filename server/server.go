@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -32,6 +33,7 @@ type Server struct {
 	cfg      Config
 	log      *slog.Logger
 	db       *store.DB
+	release  func() error // gives up the sole ownership of the database
 	key      ed25519.PrivateKey
 	authn    *authn.Service
 	enroll   *enroll.Service
@@ -65,6 +67,10 @@ func New(cfg Config, log *slog.Logger) (*Server, error) {
 	s.db, err = store.Open(context.Background(), store.Config{DataDir: cfg.DataDir, DatabaseURL: cfg.DatabaseURL, Log: log})
 	if err != nil {
 		_ = s.listener.Close()
+		return nil, err
+	}
+	if s.release, err = s.db.Own(context.Background()); err != nil {
+		_ = s.Close()
 		return nil, err
 	}
 	if err := s.wire(); err != nil {
@@ -150,6 +156,7 @@ func (s *Server) Run(ctx context.Context) error {
 
 	failed := make(chan error, 1)
 	go func() { failed <- s.http.Serve(s.listener) }()
+	s.announce()
 	s.log.Info("serving", "url", s.URL(), "store", s.db.Engine(), "data", s.cfg.DataDir, "version", s.cfg.Version)
 	select {
 	case err := <-failed:
@@ -175,9 +182,28 @@ func (s *Server) shutdown() error {
 	return s.http.Close()
 }
 
+// URLFile is the file in the data folder that names how the running server is reached, for
+// commands beside it that print what to paste elsewhere.
+const URLFile = "server.url"
+
+// announce writes URLFile; without it commands print a placeholder.
+func (s *Server) announce() {
+	url := s.cfg.PublicURL
+	if url == "" {
+		url = s.URL()
+	}
+	if err := os.WriteFile(filepath.Join(s.cfg.DataDir, URLFile), []byte(url+"\n"), 0o600); err != nil {
+		s.log.Warn("the file with the server's URL could not be written", "err", err)
+	}
+}
+
 // Close releases what New took. Run does it by itself.
 func (s *Server) Close() error {
 	_ = s.listener.Close()
+	if s.release != nil {
+		_ = s.release() // the process' end would do it as well
+		s.release = nil
+	}
 	return s.db.Close()
 }
 

@@ -73,3 +73,25 @@ func TestConfigSaysWhatIsWrong(t *testing.T) {
 		}
 	}
 }
+
+// TestOneServerOnItsData: a second server would end the first one's calls in the record.
+func TestOneServerOnItsData(t *testing.T) {
+	dir := t.TempDir()
+	first, err := New(Config{Listen: "127.0.0.1:0", DataDir: dir}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := New(Config{Listen: "127.0.0.1:0", DataDir: dir}, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "another Drover server") {
+		t.Errorf("a second server: %v", err)
+	}
+	if err := first.Close(); err != nil {
+		t.Error(err)
+	}
+	second, err := New(Config{Listen: "127.0.0.1:0", DataDir: dir}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatalf("after the first one's end: %v", err)
+	}
+	if err := second.Close(); err != nil {
+		t.Error(err)
+	}
+}

@@ -109,8 +109,16 @@ func Define[In, Out any](s Spec) *Tool[In, Out] {
 	d.decode = func(b []byte) error { return decodeStrict(b, new(In)) }
 	d.normalize = func(b []byte) ([]byte, error) {
 		out := new(Out)
-		if err := json.Unmarshal(b, out); err != nil {
+		if err := strict.Unmarshal(b, out, strict.Limits{MaxDepth: protocol.MaxDepth, Extra: true}); err != nil {
 			return nil, err
+		}
+		if err := inBounds(reflect.ValueOf(out).Elem()); err != nil {
+			return nil, err
+		}
+		if c, ok := any(out).(interface{ Check() error }); ok {
+			if err := c.Check(); err != nil {
+				return nil, err
+			}
 		}
 		return json.Marshal(out)
 	}
@@ -141,8 +149,9 @@ func (d *Definition) Check(args []byte) error {
 }
 
 // Normalize makes an agent's result fit Out, so that whoever promised the schema to a
-// client keeps the promise: absent lists become empty, members that this build doesn't
-// know (a newer agent's) go, members of a wrong type are an error.
+// client keeps the promise: a member that is missing, null, of a wrong type or below its
+// min is an error, as is what Out's own Check refuses; members that this build doesn't know
+// (a newer agent's) go.
 func (d *Definition) Normalize(result []byte) ([]byte, error) {
 	out, err := d.normalize(result)
 	if err != nil {
@@ -327,6 +336,30 @@ func bounds(p *jsonschema.Schema, tag reflect.StructTag) {
 			p.Enum = append(p.Enum, e)
 		}
 	}
+}
+
+// inBounds checks the min of numbers in a result, in lists and inner objects too.
+func inBounds(v reflect.Value) error {
+	switch v.Kind() {
+	case reflect.Slice:
+		for i := range v.Len() {
+			if err := inBounds(v.Index(i)); err != nil {
+				return err
+			}
+		}
+	case reflect.Struct:
+		for i := range v.NumField() {
+			f := v.Field(i)
+			low, err := strconv.ParseInt(v.Type().Field(i).Tag.Get("min"), 10, 64)
+			if err == nil && f.CanInt() && f.Int() < low {
+				return fmt.Errorf("%s is below %d", v.Type().Field(i).Name, low)
+			}
+			if err := inBounds(f); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // All lists every definition, in the order of lists and docs.

@@ -90,3 +90,34 @@ func TestSince(t *testing.T) {
 		t.Errorf("got %q", m)
 	}
 }
+
+// TestNormalizeKeepsTheSchema: what an agent says is a result is one, or an error.
+func TestNormalizeKeepsTheSchema(t *testing.T) {
+	const process = `{"exit_code":0,"stdout":"","stderr":"","stdout_bytes":0,"stderr_bytes":0,"duration_ms":1`
+	const read = `{"path":"/a","size":1,"unit":"bytes","offset":0,"byte_offset":0,"modified":"x"`
+	for _, c := range []struct {
+		d   *Definition
+		doc string
+		ok  bool
+	}{
+		{ShellExec.Definition, process + `}`, true},
+		{ShellExec.Definition, process + `,"of_tomorrow":[1]}`, true},
+		{ShellExec.Definition, process + `,"pid":-1}`, false},
+		{ShellExec.Definition, `null`, false}, {ShellExec.Definition, `{}`, false}, {ShellExec.Definition, `[]`, false}, {ShellExec.Definition, `"x"`, false},
+		{ShellExec.Definition, strings.Replace(process, `"stdout":""`, `"stdout":null`, 1) + `}`, false},
+		{ShellExec.Definition, strings.Replace(process, `"exit_code":0`, `"exit_code":-2`, 1) + `}`, false},
+		{FSList.Definition, `{"path":"/","entries":[null],"total":1}`, false},
+		{FSList.Definition, `{"path":"/","entries":[{"name":"a","path":"/a","type":"file","size":-1,"mode":"0644","modified":"x"}],"total":1}`, false},
+		{FSStat.Definition, `{"name":"a","path":"/a","type":"file","size":1,"mode":"0644","modified":"x"}`, true},
+		{FSStat.Definition, `{"path":"/a","type":"file","size":1,"mode":"0644","modified":"x"}`, false},
+		{FSRead.Definition, read + `,"kind":"text","text":"x"}`, true},
+		{FSRead.Definition, read + `,"kind":"binary","data":"eA=="}`, true},
+		{FSRead.Definition, read + `,"kind":"binary","data":"!!"}`, false},
+		{FSRead.Definition, read + `,"kind":"film"}`, false},
+		{FSRead.Definition, strings.Replace(read, `"offset":0`, `"offset":-9`, 1) + `,"kind":"text"}`, false},
+	} {
+		if _, err := c.d.Normalize([]byte(c.doc)); (err == nil) != c.ok {
+			t.Errorf("%s %s: %v", c.d.Name, c.doc, err)
+		}
+	}
+}

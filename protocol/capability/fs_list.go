@@ -13,7 +13,7 @@ type FSEntry struct {
 	Name     string `json:"name" jsonschema:"The name. Bytes that aren't UTF-8, control characters and backslashes that would be mistaken are written as \\xNN; the written form is accepted in later calls."`
 	Path     string `json:"path" jsonschema:"The absolute path in the same written form."`
 	Type     string `json:"type" jsonschema:"file, dir, link, fifo, socket, device or other."`
-	Size     int64  `json:"size" jsonschema:"Bytes."`
+	Size     int64  `json:"size" min:"0" jsonschema:"Bytes."`
 	Mode     string `json:"mode" jsonschema:"Permissions as octal digits, such as 0644."`
 	Owner    string `json:"owner,omitempty" jsonschema:"The owner's name or number."`
 	Group    string `json:"group,omitempty" jsonschema:"The group's name or number."`
@@ -25,7 +25,7 @@ type FSEntry struct {
 type FSListOut struct {
 	Path       string    `json:"path" jsonschema:"The folder."`
 	Entries    []FSEntry `json:"entries" jsonschema:"Its entries, sorted by the bytes of their names."`
-	Total      int       `json:"total" jsonschema:"How many entries the folder has."`
+	Total      int       `json:"total" min:"0" jsonschema:"How many entries the folder has."`
 	NextCursor string    `json:"next_cursor,omitempty" jsonschema:"Give it as cursor for the next entries."`
 }
 

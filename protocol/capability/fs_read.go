@@ -1,5 +1,10 @@
 package capability
 
+import (
+	"encoding/base64"
+	"errors"
+)
+
 // FSReadIn are the arguments of fs_read. Offsets count lines unless unit is bytes.
 type FSReadIn struct {
 	Path     string `json:"path" minlen:"1" maxlen:"8192" jsonschema:"An absolute path of a regular file on the host."`
@@ -17,16 +22,29 @@ type FSReadOut struct {
 	Text       string `json:"text,omitempty" jsonschema:"The text, for kind text."`
 	Data       string `json:"data,omitempty" jsonschema:"Base64, for kind image and binary."`
 	MIME       string `json:"mime,omitempty" jsonschema:"The media type, for kind image and binary."`
-	Size       int64  `json:"size" jsonschema:"Bytes of the whole file; for files of /proc what was read."`
+	Size       int64  `json:"size" min:"0" jsonschema:"Bytes of the whole file; for files of /proc what was read."`
 	Unit       string `json:"unit" jsonschema:"lines or bytes."`
-	Offset     int64  `json:"offset" jsonschema:"Where the content begins, in units."`
-	NextOffset int64  `json:"next_offset,omitempty" jsonschema:"Where to go on, in units; absent at the end."`
-	ByteOffset int64  `json:"byte_offset" jsonschema:"Where the content begins, in bytes."`
+	Offset     int64  `json:"offset" min:"0" jsonschema:"Where the content begins, in units."`
+	NextOffset int64  `json:"next_offset,omitempty" min:"0" jsonschema:"Where to go on, in units; absent at the end."`
+	ByteOffset int64  `json:"byte_offset" min:"0" jsonschema:"Where the content begins, in bytes."`
 	// NextByteOffset goes on inside a line that was cut.
-	NextByteOffset int64  `json:"next_byte_offset,omitempty" jsonschema:"Where to go on with unit bytes; for lines too long to be returned whole."`
+	NextByteOffset int64  `json:"next_byte_offset,omitempty" min:"0" jsonschema:"Where to go on with unit bytes; for lines too long to be returned whole."`
 	Truncated      bool   `json:"truncated,omitempty" jsonschema:"A line was cut, or the file goes on beyond what was asked."`
 	SHA256         string `json:"sha256,omitempty" jsonschema:"Hex SHA-256 of the whole file, where it's at most 16 MiB: use it as if_sha256 of fs_write."`
 	Modified       string `json:"modified" jsonschema:"Time of the last change, RFC 3339, UTC."`
+}
+
+// Check refuses a result that contradicts itself.
+func (o *FSReadOut) Check() error {
+	switch {
+	case o.Kind == "text" && o.Data == "":
+		return nil
+	case (o.Kind == "image" || o.Kind == "binary") && o.Text == "":
+		_, err := base64.StdEncoding.DecodeString(o.Data)
+		return err
+	default:
+		return errors.New("its kind doesn't fit its content")
+	}
 }
 
 // FSRead reads a part of a file.

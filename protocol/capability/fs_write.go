@@ -13,7 +13,7 @@ type FSWriteIn struct {
 // FSWriteOut is the result of fs_write.
 type FSWriteOut struct {
 	Path    string `json:"path" jsonschema:"The file."`
-	Size    int64  `json:"size" jsonschema:"Bytes written."`
+	Size    int64  `json:"size" min:"0" jsonschema:"Bytes written."`
 	SHA256  string `json:"sha256" jsonschema:"Hex SHA-256 of the new content."`
 	Mode    string `json:"mode" jsonschema:"Permissions as octal digits."`
 	Created bool   `json:"created" jsonschema:"There was no file before."`

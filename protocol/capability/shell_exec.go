@@ -20,16 +20,16 @@ type ShellExecIn struct {
 // ProcessOut is the result of shell_exec and powershell_exec. Text is valid UTF-8 without
 // NUL; invalid bytes are written as \xNN and flagged.
 type ProcessOut struct {
-	ExitCode    int    `json:"exit_code" jsonschema:"The exit code; 128+n after signal n, -1 if it never started or was ended by a time limit or a cancel."`
+	ExitCode    int    `json:"exit_code" min:"-1" jsonschema:"The exit code; 128+n after signal n, -1 if it never started or was ended by a time limit or a cancel."`
 	Signal      string `json:"signal,omitempty" jsonschema:"The signal that ended it, such as SIGKILL."`
 	Stdout      string `json:"stdout" jsonschema:"Standard output."`
 	Stderr      string `json:"stderr" jsonschema:"Standard error."`
-	StdoutBytes int64  `json:"stdout_bytes" jsonschema:"All bytes written to standard output, also those not returned."`
-	StderrBytes int64  `json:"stderr_bytes" jsonschema:"All bytes written to standard error, also those not returned."`
+	StdoutBytes int64  `json:"stdout_bytes" min:"0" jsonschema:"All bytes written to standard output, also those not returned."`
+	StderrBytes int64  `json:"stderr_bytes" min:"0" jsonschema:"All bytes written to standard error, also those not returned."`
 	Truncated   bool   `json:"truncated,omitempty" jsonschema:"Output was cut: the middle is missing."`
 	Invalid     bool   `json:"invalid_utf8,omitempty" jsonschema:"Output held bytes that aren't UTF-8 or a NUL; they're written as \\xNN."`
-	PID         int    `json:"pid,omitempty" jsonschema:"The process id on the host."`
-	DurationMS  int64  `json:"duration_ms" jsonschema:"How long it ran, in milliseconds."`
+	PID         int    `json:"pid,omitempty" min:"0" jsonschema:"The process id on the host."`
+	DurationMS  int64  `json:"duration_ms" min:"0" jsonschema:"How long it ran, in milliseconds."`
 	Left        []int  `json:"left_behind,omitempty" jsonschema:"Process ids that could not be killed."`
 }
 

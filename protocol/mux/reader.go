@@ -174,6 +174,8 @@ func (s *Session) onOpen(f *protocol.Open) {
 		s.violate("a stream id out of order")
 	case f.Size < 1 || f.Size > protocol.MaxFrame:
 		s.violate("a stream of kind frame of %d bytes", f.Size)
+	case len(in.streams) >= protocol.MaxStreams:
+		s.violate("more than %d open streams", protocol.MaxStreams)
 	case in.open+f.Size > protocol.MaxOpen:
 		s.violate("too many bytes in open streams")
 	default:

@@ -18,7 +18,7 @@ func bothWays(t *testing.T, doc []byte) {
 			t.Errorf("%.80q %+v: fast says %t, slow says %v", doc, lim, fast, slow)
 		}
 		if slow == nil {
-			slow = shape(jsontext.NewDecoder(bytes.NewReader(doc)), reflect.TypeFor[outer]())
+			slow = shaper{dec: jsontext.NewDecoder(bytes.NewReader(doc))}.shape(reflect.TypeFor[outer]())
 		}
 		if fits(doc, reflect.TypeFor[outer](), lim) && slow != nil {
 			t.Errorf("%.80q %+v: fast accepts, slow says %v", doc, lim, slow)

@@ -77,6 +77,7 @@ type Limits struct {
 	MaxBytes int  // bytes of the whole document
 	MaxDepth int  // objects and arrays inside each other
 	Numbers  bool // refuse integers beyond ±2^53 and numbers beyond float64
+	Extra    bool // let members be that the type doesn't have: a newer peer's
 }
 
 // DefaultDepth is the nesting that is allowed where nothing else is said.
@@ -134,11 +135,12 @@ func Unmarshal(doc []byte, v any, lim Limits) error {
 		if err := checkSlowly(doc, lim); err != nil {
 			return err
 		}
-		if err := shape(jsontext.NewDecoder(bytes.NewReader(doc)), t); err != nil {
+		sh := shaper{jsontext.NewDecoder(bytes.NewReader(doc)), lim.Extra}
+		if err := sh.shape(t); err != nil {
 			return err
 		}
 	}
-	if err := json.Unmarshal(doc, v, json.RejectUnknownMembers(true)); err != nil {
+	if err := json.Unmarshal(doc, v, json.RejectUnknownMembers(!lim.Extra)); err != nil {
 		return semanticError(err)
 	}
 	return nil
@@ -229,9 +231,11 @@ func planOf(t reflect.Type) *plan {
 		plans.Store(t, p)
 		return p
 	}
-	for i := range t.NumField() {
-		f := t.Field(i)
+	for _, f := range reflect.VisibleFields(t) {
 		tag := f.Tag.Get("json")
+		if f.Anonymous && tag == "" {
+			continue // its own fields are visible
+		}
 		name, opts, _ := strings.Cut(tag, ",")
 		if !f.IsExported() || tag == "-" {
 			continue
@@ -251,9 +255,15 @@ func planOf(t reflect.Type) *plan {
 	return p
 }
 
-// shape walks the document beside the type and reports unknown, missing and null members.
+// shaper walks the document beside the type and reports unknown, missing and null members.
 // Types with their own decoder (time, raw values) are skipped whole.
-func shape(dec *jsontext.Decoder, t reflect.Type) error {
+type shaper struct {
+	dec   *jsontext.Decoder
+	extra bool
+}
+
+func (s shaper) shape(t reflect.Type) error {
+	dec := s.dec
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
@@ -265,11 +275,11 @@ func shape(dec *jsontext.Decoder, t reflect.Type) error {
 	case kind == 'n':
 		return &Error{Kind: Null, Path: clip(string(dec.StackPointer()))}
 	case t.Kind() == reflect.Struct && kind == '{':
-		return shapeStruct(dec, planOf(t))
+		return s.shapeStruct(planOf(t))
 	case t.Kind() == reflect.Map && kind == '{':
-		return shapeMap(dec, t.Elem())
+		return s.shapeMap(t.Elem())
 	case t.Kind() == reflect.Slice && kind == '[':
-		return shapeSlice(dec, t.Elem())
+		return s.shapeSlice(t.Elem())
 	case t.Kind() == reflect.Struct || t.Kind() == reflect.Map:
 		return &Error{Kind: Type, Path: clip(string(dec.StackPointer()))}
 	}
@@ -283,7 +293,8 @@ func skip(dec *jsontext.Decoder) error {
 	return nil
 }
 
-func shapeStruct(dec *jsontext.Decoder, p *plan) error {
+func (s shaper) shapeStruct(p *plan) error {
+	dec := s.dec
 	if _, err := dec.ReadToken(); err != nil {
 		return syntaxError(err)
 	}
@@ -296,13 +307,19 @@ func shapeStruct(dec *jsontext.Decoder, p *plan) error {
 		}
 		name := tok.String()
 		ft, ok := p.fields[name]
+		if !ok && s.extra {
+			if err := skip(dec); err != nil {
+				return err
+			}
+			continue
+		}
 		if !ok {
 			return &Error{Kind: Unknown, Path: clip(parent + "/" + name)}
 		}
 		if dec.PeekKind() == 'n' && ft != rawType {
 			return &Error{Kind: Null, Path: clip(parent + "/" + name)}
 		}
-		if err := shape(dec, ft); err != nil {
+		if err := s.shape(ft); err != nil {
 			return err
 		}
 		seen[name] = true
@@ -318,7 +335,8 @@ func shapeStruct(dec *jsontext.Decoder, p *plan) error {
 	return nil
 }
 
-func shapeMap(dec *jsontext.Decoder, elem reflect.Type) error {
+func (s shaper) shapeMap(elem reflect.Type) error {
+	dec := s.dec
 	if _, err := dec.ReadToken(); err != nil {
 		return syntaxError(err)
 	}
@@ -326,7 +344,7 @@ func shapeMap(dec *jsontext.Decoder, elem reflect.Type) error {
 		if _, err := dec.ReadToken(); err != nil {
 			return syntaxError(err)
 		}
-		if err := shape(dec, elem); err != nil {
+		if err := s.shape(elem); err != nil {
 			return err
 		}
 	}
@@ -337,12 +355,13 @@ func shapeMap(dec *jsontext.Decoder, elem reflect.Type) error {
 	return nil
 }
 
-func shapeSlice(dec *jsontext.Decoder, elem reflect.Type) error {
+func (s shaper) shapeSlice(elem reflect.Type) error {
+	dec := s.dec
 	if _, err := dec.ReadToken(); err != nil {
 		return syntaxError(err)
 	}
 	for dec.PeekKind() != ']' {
-		if err := shape(dec, elem); err != nil {
+		if err := s.shape(elem); err != nil {
 			return err
 		}
 	}

@@ -108,3 +108,30 @@ func FuzzUnmarshal(f *testing.F) {
 		}
 	})
 }
+
+type base struct {
+	ID string `json:"id"`
+}
+
+type extended struct {
+	base
+	Size int `json:"size,omitempty"`
+}
+
+// TestExtra: a newer peer's members pass where that's said, everything else stays strict.
+func TestExtra(t *testing.T) {
+	for doc, want := range map[string]Kind{
+		`{"id":"x","new":{"a":[1,null]}}`: "", `{"id":"x","size":3}`: "", `{"new":1}`: Missing, `{"id":null,"new":1}`: Null, `{"id":"x","new":1,"new":2}`: Duplicate,
+	} {
+		var v extended
+		err := Unmarshal([]byte(doc), &v, Limits{Extra: true})
+		var se *Error
+		if (want == "") != (err == nil) || (err != nil && (!errors.As(err, &se) || se.Kind != want)) {
+			t.Errorf("%s: %v, want %q", doc, err, want)
+		}
+	}
+	var v extended
+	if err := Unmarshal([]byte(`{"id":"x","new":1}`), &v, Limits{}); err == nil {
+		t.Error("an unknown member passed without Extra")
+	}
+}

@@ -3,10 +3,13 @@
 package wsconn
 
 import (
+	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -30,22 +33,55 @@ const readLimit = protocol.MaxMessage + protocol.ChunkHeader
 // are limited to protocol.MaxHello.
 type Conn struct {
 	ws  *websocket.Conn
-	buf *[]byte // lent until the next Read
+	raw io.Closer // the connection beneath ws
+	buf *[]byte   // lent until the next Read
 }
 
-func wrap(ws *websocket.Conn) *Conn {
+// closeWait bounds how long Close waits for the peer to agree.
+const closeWait = 3 * time.Second
+
+func wrap(ws *websocket.Conn, raw io.Closer) *Conn {
 	ws.SetReadLimit(protocol.MaxHello)
-	return &Conn{ws: ws}
+	return &Conn{ws: ws, raw: raw}
+}
+
+// hijacked remembers the connection that an upgrade takes over.
+type hijacked struct {
+	http.ResponseWriter
+	raw net.Conn
+}
+
+// Hijack implements http.Hijacker.
+func (h *hijacked) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	c, rw, err := http.NewResponseController(h.ResponseWriter).Hijack()
+	h.raw = c
+	return c, rw, err
+}
+
+// upgraded remembers the connection of a response that switched protocols.
+type upgraded struct {
+	next http.RoundTripper
+	raw  io.Closer
+}
+
+// RoundTrip implements http.RoundTripper.
+func (u *upgraded) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := u.next.RoundTrip(r)
+	if err == nil {
+		u.raw = resp.Body
+	}
+	return resp, err
 }
 
 // Accept upgrades a request of an agent. It has answered the request when it fails.
 // A browser's request (one with an Origin) is only accepted from the server's own origin.
 func Accept(w http.ResponseWriter, r *http.Request) (*Conn, error) {
-	ws, err := websocket.Accept(w, r, &websocket.AcceptOptions{CompressionMode: websocket.CompressionDisabled})
+	h := &hijacked{ResponseWriter: w}
+	ws, err := websocket.Accept(h, r, &websocket.AcceptOptions{CompressionMode: websocket.CompressionDisabled})
 	if err != nil {
 		return nil, err
 	}
-	return wrap(ws), nil
+	return wrap(ws, h.raw), nil
 }
 
 // DialError is a server's answer that isn't a WebSocket.
@@ -89,10 +125,12 @@ func Dial(ctx context.Context, server string, client *http.Client, header http.H
 		return nil, err
 	}
 	hc := *client
+	up := &upgraded{next: cmp.Or(hc.Transport, http.DefaultTransport)}
+	hc.Transport = up
 	hc.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	ws, resp, err := websocket.Dial(ctx, target, &websocket.DialOptions{HTTPClient: &hc, HTTPHeader: header, CompressionMode: websocket.CompressionDisabled})
 	if err == nil {
-		return wrap(ws), nil
+		return wrap(ws, up.raw), nil
 	}
 	if resp == nil || resp.StatusCode == http.StatusSwitchingProtocols {
 		return nil, err
@@ -155,11 +193,15 @@ func (c *Conn) Write(ctx context.Context, binary bool, msg []byte) error {
 	return c.ws.Write(ctx, typ, msg)
 }
 
-// Close implements mux.Pipe.
+// Close implements mux.Pipe. With a code it waits for the peer's own close, but not for
+// ever: the library reads a message that it has begun to its end, however long the peer
+// says that it is and takes to send it.
 func (c *Conn) Close(code int, reason string) error {
 	if code == 0 {
 		return c.ws.CloseNow()
 	}
+	t := time.AfterFunc(closeWait, func() { _ = c.raw.Close() })
+	defer t.Stop()
 	return c.ws.Close(websocket.StatusCode(code), reason)
 }
 

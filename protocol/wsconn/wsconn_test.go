@@ -3,7 +3,9 @@ package wsconn_test
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -132,7 +134,7 @@ func TestDialErrors(t *testing.T) {
 	}))
 	defer ts.Close()
 	var de *wsconn.DialError
-	if _, err := wsconn.Dial(t.Context(), ts.URL+"/busy", http.DefaultClient, nil); !errors.As(err, &de) || de.Status != 503 || de.RetryAfter != 7*time.Second || de.Body != "come back [2J" {
+	if _, err := wsconn.Dial(t.Context(), ts.URL+"/busy", http.DefaultClient, nil); !errors.As(err, &de) || de.Status != 503 || de.RetryAfter != 7*time.Second || de.Body != `come back\x1b[2J` {
 		t.Errorf("busy: %v", err)
 	}
 	if _, err := wsconn.Dial(t.Context(), ts.URL+"/moved", http.DefaultClient, nil); !errors.As(err, &de) || de.Status != 302 {
@@ -167,5 +169,43 @@ func TestForeignOriginIsRefused(t *testing.T) {
 	_, err := wsconn.Dial(t.Context(), ts.URL, http.DefaultClient, http.Header{"Origin": {"https://evil.example"}})
 	if !errors.As(err, &de) || de.Status != 403 || strings.Contains(de.Body, "\n") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestCloseIsBounded: a peer that announces a message of a terabyte and stops sending in the
+// middle of it doesn't keep the connection, or whoever closes it.
+func TestCloseIsBounded(t *testing.T) {
+	t.Parallel()
+	server, client := make(chan *wsconn.Conn, 1), make(chan net.Conn, 1)
+	ts := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c, err := wsconn.Accept(w, r)
+		if err != nil {
+			t.Error(err)
+		}
+		server <- c
+	}))
+	defer ts.Close()
+	dial := func(ctx context.Context, network, addr string) (net.Conn, error) {
+		c, err := new(net.Dialer).DialContext(ctx, network, addr)
+		client <- c
+		return c, err
+	}
+	c, err := wsconn.Dial(t.Context(), ts.URL, &http.Client{Transport: &http.Transport{DialContext: dial}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close(0, "") }()
+	s, raw := <-server, <-client
+	head := binary.BigEndian.AppendUint64([]byte{0x81, 0x80 | 127}, 1<<40) // text, final; masked, long
+	if _, err := raw.Write(append(head, make([]byte, 4+4*protocol.MaxHello)...)); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := s.Read(t.Context()); !errors.Is(err, protocol.ErrTooBig) {
+		t.Fatalf("read: %v", err)
+	}
+	began := time.Now()
+	_ = s.Close(protocol.CloseViolation, "too big") // that it fails is the peer's doing
+	if took := time.Since(began); took > 20*time.Second {
+		t.Errorf("closing took %s", took)
 	}
 }

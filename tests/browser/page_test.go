@@ -7,12 +7,14 @@ import (
 	"runtime"
 	"testing"
 
-	"github.com/drover-fleet/drover/tests/programs"
+	"github.com/drover-fleet/drover/tests/harness"
 	"github.com/drover-fleet/drover/tests/testenv"
 )
 
 // markup would run if a page took it for more than text. It fits into a kernel's hostname.
 const markup = `<img src=x onerror="window.pwned=1">`
+
+func TestMain(m *testing.M) { os.Exit(harness.Main(m)) }
 
 func TestPage(t *testing.T) {
 	node := program(t, "node", "install Node.js 20.19 or newer")
@@ -22,14 +24,13 @@ func TestPage(t *testing.T) {
 	_, err = os.Stat("../../web/dist/index.html")
 	testenv.Require(t, err == nil, "the page isn't built: run make web")
 
-	s := programs.Serve(t, "../..")
-	pat := s.Drover(t, "pat", "create", "--name", "reader", "--agents", "all", "--tools", "all", "--admin")
+	s := harness.Launch(t, harness.Build(t, ""), harness.LaunchOptions{})
 	prefix, planted := named(markup)
-	s.Agent(t, "web-01", s.URL, prefix)
-	s.Drover(t, "agents", "set", "web-01", "--description", markup, "--label", "env=prod")
+	s.HostAt("web-01", s.URL, prefix)
+	s.Run("agents", "set", "web-01", "--description", markup, "--label", "env=prod")
 
 	cmd := exec.CommandContext(t.Context(), node, "page.mjs")
-	cmd.Env = append(os.Environ(), "CHROMIUM="+chromium, "URL="+s.URL, "PAT="+pat, "MARKUP="+markup, "PLANTED="+planted)
+	cmd.Env = append(os.Environ(), "CHROMIUM="+chromium, "URL="+s.URL, "PAT="+s.Admin, "MARKUP="+markup, "PLANTED="+planted)
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := cmd.Run(); err != nil {

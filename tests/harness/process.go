@@ -244,9 +244,17 @@ func (d *Deployment) get(ctx context.Context, path string) error {
 // Host enrols an agent of that id, runs it as a process and waits until it's online.
 func (d *Deployment) Host(id string, flags ...string) *Process {
 	d.T.Helper()
+	return d.HostAt(id, d.URL, nil, flags...)
+}
+
+// HostAt is Host with the server's URL as the host sees it, behind prefix: a program with
+// arguments that execs what follows it.
+func (d *Deployment) HostAt(id, url string, prefix []string, flags ...string) *Process {
+	d.T.Helper()
 	token := d.Run("enroll", "create", "--agent-id", id)
-	args := append([]string{"run", "--server", d.URL, "--state", filepath.Join(d.T.TempDir(), "state")}, flags...)
-	p := Start(d.T, []string{"DROVER_ENROLL_TOKEN=" + token}, d.Programs.Path("drover-agent"), args...)
+	args := append(slices.Clone(prefix), d.Programs.Path("drover-agent"), "run", "--server", url, "--state", filepath.Join(d.T.TempDir(), "state"))
+	args = append(args, flags...)
+	p := Start(d.T, []string{"DROVER_ENROLL_TOKEN=" + token}, args[0], args[1:]...)
 	d.WaitState(id, "online")
 	return p
 }

@@ -3,6 +3,7 @@ package capability
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -85,15 +86,16 @@ func (h *Host) runProcess(ctx context.Context, c *run.Call, cmd command) (capabi
 	return out, exitOf(x.ProcessState, &out)
 }
 
-// killed says why a command was ended and whether all of it is dead.
+// killed says why a command was ended. Cancelled and timed out mean that all of it is dead;
+// with a process left that could not be killed, nobody knows how it ends.
 func killed(ctx context.Context, out capability.ProcessOut, timeout time.Duration) error {
-	what := "the command and everything it started were killed"
-	if len(out.Left) > 0 {
-		what = "the command was killed, but processes that could not be are named in left_behind"
-	}
-	err := run.Ended(ctx, what)
+	err := run.Ended(ctx, "the command and everything it started were killed")
 	if err.Code == protocol.CodeTimedOut {
 		err.Message += "; what it printed until then is kept (raise timeout_seconds, here " + timeout.String() + ", for longer work)"
+	}
+	if len(out.Left) > 0 {
+		err = run.Ended(ctx, fmt.Sprintf("but of what it had started these processes could not be killed and may go on: %v. Look on the host (ps -fp)", out.Left))
+		err.Code, err.Reason = protocol.CodeOutcomeUnknown, "left_behind"
 	}
 	return err
 }

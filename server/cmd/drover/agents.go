@@ -139,7 +139,7 @@ func (a *app) printAgent(c *command, g restapi.AgentInfo) error {
 		roots = strings.Join(g.Roots, ", ")
 	}
 	for _, l := range [][2]string{
-		{"agent", g.AgentID}, {"state", g.State}, {"quarantine", g.Quarantine}, {"online since", when(g.Since)}, {"last seen", when(g.LastSeen)},
+		{"agent", g.AgentID}, {"state", g.State}, {"quarantine", g.Quarantine}, {"notice", g.Notice}, {"online since", when(g.Since)}, {"last seen", when(g.LastSeen)},
 		{"hostname", g.Hostname}, {"system", strings.TrimSpace(g.OSVersion + " " + g.OS + "/" + g.Arch)}, {"run as", g.RunAs},
 		{"file tools", roots}, {"labels", restapi.LabelsText(g.Labels)}, {"description", g.Description}, {"offers", strings.Join(g.Tools, ", ")},
 		{"agent version", g.AgentVersion}, {"key", fmt.Sprintf("%s (generation %d)", g.Fingerprint, g.Generation)}, {"created", when(g.CreatedAt)},

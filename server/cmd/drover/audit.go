@@ -11,6 +11,8 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/spf13/cobra"
 
+	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/server/internal/fleet"
 	"github.com/drover-fleet/drover/server/internal/restapi"
 )
 
@@ -33,6 +35,9 @@ func (a *app) auditList() *cobra.Command {
 	f.StringVar(&call, "call-id", "", "only rows about this call")
 	f.IntVar(&limit, "limit", 50, "how many rows")
 	return a.manage(cmd, func(ctx context.Context, c *command, api *client, _ []string) error {
+		if limit < 1 {
+			return fleet.Errorf(protocol.CodeBadArgs, "--limit must be at least 1")
+		}
 		rows, err := auditRows(ctx, api, limit, url.Values{"kind": {kind}, "agent_id": {agent}, "call_id": {call}})
 		if err != nil {
 			return err

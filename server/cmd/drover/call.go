@@ -59,7 +59,7 @@ says how it ended.`,
 	}
 	f := cmd.Flags()
 	o.where.remoteFlags(f, "http://127.0.0.1:7400")
-	f.StringVar(&o.agent, "agent", "", "the agent's exact id (required)")
+	f.Var((*once)(&o.agent), "agent", "the agent's exact id (required)")
 	f.StringVar(&o.argsFrom, "args", "", "the arguments as one JSON object: @FILE, - for standard input, or the JSON")
 	f.StringVar(&o.key, "idempotency-key", "", "calls with the same key run once; made up when absent")
 	f.BoolVar(&o.json, "json", false, "print the whole call as JSON")
@@ -134,7 +134,7 @@ func toolSchema(ctx context.Context, api *client, tool string) (schema, error) {
 const (
 	firstWait  = 1                // seconds: short, so that the call's id is known soon
 	pollWait   = 50               // seconds
-	retries    = 10               // of a request whose connection was lost
+	retries    = 30               // of a request whose connection was lost
 	retryPause = time.Second      // between them
 	cancelWait = 40 * time.Second // for a cancelled call's end
 )
@@ -146,33 +146,43 @@ func (a *app) follow(ctx context.Context, api *client, req restapi.CallRequest) 
 	// The first request isn't given up with ctx: what it started must be known to be ended.
 	start := context.WithoutCancel(ctx)
 	var c restapi.Call
-	if err := persist(ctx, func() error { return api.do(start, http.MethodPost, "/calls", req, &c) }); err != nil {
+	tried := false
+	err := persist(ctx, false, func() error {
+		err := api.do(start, http.MethodPost, "/calls", req, &c)
+		tried = tried || !errors.Is(err, errDial)
+		return err
+	})
+	if err != nil && tried {
+		return nil, unknown(err, "")
+	}
+	if err != nil {
 		return nil, err
 	}
+	id := c.CallID
 	path := "/calls/" + url.PathEscape(c.CallID)
 	for !fleet.State(c.State).Final() {
-		err := persist(ctx, func() error {
-			c = restapi.Call{}
+		err := persist(ctx, true, func() error {
+			c = restapi.Call{State: string(fleet.Dispatched)}
 			return api.do(ctx, http.MethodGet, fmt.Sprintf("%s?wait_seconds=%d", path, pollWait), nil, &c)
 		})
 		if ctx.Err() != nil && (err != nil || !fleet.State(c.State).Final()) {
-			return a.cancel(api, path)
+			return a.cancel(api, path, id)
 		}
 		if err != nil {
-			return nil, err
+			return nil, unknown(err, id)
 		}
 	}
 	return &c, nil
 }
 
 // cancel ends the call on the host and tells how it ended.
-func (a *app) cancel(api *client, path string) (*restapi.Call, error) {
+func (a *app) cancel(api *client, path, id string) (*restapi.Call, error) {
 	a.say("drover: cancelling the call; interrupt again to stop waiting for it")
 	ctx, stop := context.WithTimeout(context.Background(), cancelWait)
 	defer stop()
 	var c restapi.Call
 	if err := api.do(ctx, http.MethodPost, path+"/cancel", nil, &c); err != nil {
-		return nil, err
+		return nil, unknown(err, id)
 	}
 	if !fleet.State(c.State).Final() {
 		return nil, fleet.Errorf(protocol.CodeOutcomeUnknown, "the call %s didn't end yet; ask again with: GET %s%s", c.CallID, restapi.Prefix, path)
@@ -180,17 +190,33 @@ func (a *app) cancel(api *client, path string) (*restapi.Call, error) {
 	return &c, nil
 }
 
-// persist repeats a request whose connection was lost, as long as ctx lasts.
-func persist(ctx context.Context, request func() error) error {
+// persist repeats a request whose connection was lost, as long as ctx lasts. Once the call
+// is begun, or one try may have reached the server, a server that doesn't answer is waited
+// for, too: what was begun has an end, and it isn't "nothing happened".
+func persist(ctx context.Context, begun bool, request func() error) error {
+	sent := begun
 	for n := 0; ; n++ {
 		err := request()
-		if err == nil || !errors.Is(err, errCut) || n == retries {
+		sent = sent || errors.Is(err, errCut)
+		again := sent && (errors.Is(err, errCut) || errors.Is(err, errDial))
+		if !again {
 			return err
 		}
-		if perr := pause(ctx, retryPause); perr != nil {
+		if n == retries || pause(ctx, retryPause) != nil {
 			return err
 		}
 	}
+}
+
+// unknown words the end of waiting for a call that may run: id is "" when it never came.
+func unknown(err error, id string) error {
+	if !errors.Is(err, errCut) && !errors.Is(err, errDial) {
+		return err
+	}
+	if id == "" {
+		return fleet.Wrap(protocol.CodeOutcomeUnknown, err, "the server was asked to start the call and then didn't answer any more: it may have run. Look with drover audit list, or on the host, before calling again")
+	}
+	return fleet.Wrap(protocol.CodeOutcomeUnknown, err, "the server doesn't answer any more: the call %s may run on, or have ended. Ask later: drover audit list, or GET %s/calls/%s", id, restapi.Prefix, id)
 }
 
 // processResult is the part of a command tool's result that the CLI shows.

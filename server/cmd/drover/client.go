@@ -106,8 +106,12 @@ func (c *client) do(ctx context.Context, method, path string, in, out any) error
 	return nil
 }
 
-// errCut marks failures after which the server may have taken the request.
-var errCut = errors.New("the connection to the server was lost")
+// errCut marks failures after which the server may have taken the request, errDial those
+// before anything was sent.
+var (
+	errCut  = errors.New("the connection to the server was lost")
+	errDial = errors.New("no server answers")
+)
 
 func (c *client) unreachable(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
@@ -115,7 +119,7 @@ func (c *client) unreachable(ctx context.Context, err error) error {
 	}
 	var op *net.OpError
 	if errors.As(err, &op) && op.Op == "dial" {
-		return fleet.Wrap(protocol.CodeUnavailable, err, "no Drover server answers at %s (%v); is it running, and is --url right?", c.base, op.Err)
+		return fleet.Wrap(protocol.CodeUnavailable, errors.Join(errDial, err), "no Drover server answers at %s (%v); is it running, and is --url right?", c.base, op.Err)
 	}
 	return fleet.Wrap(protocol.CodeUnavailable, errors.Join(errCut, err), "the connection to %s was lost: %v", c.base, unwrapURL(err))
 }

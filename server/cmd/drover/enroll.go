@@ -5,12 +5,15 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/protocol/text"
+	"github.com/drover-fleet/drover/server"
 	"github.com/drover-fleet/drover/server/internal/fleet"
 	"github.com/drover-fleet/drover/server/internal/restapi"
 )
@@ -73,21 +76,24 @@ id, next generation; its old key is void once the token is used.`,
 
 // pasteLine is what makes a host an agent. The server's URL is what the command knows of it.
 func (a *app) pasteLine(w *where, token string) string {
-	server, known := "http://SERVER:7400", ""
+	target, known := "http://SERVER:7400", ""
 	switch {
 	case w.remote:
 		known = strings.TrimSuffix(w.url, "/")
 	case a.getenv("DROVER_PUBLIC_URL") != "":
 		known = strings.TrimSuffix(a.getenv("DROVER_PUBLIC_URL"), "/")
+	default: // what the server on this data said when it started
+		b, _ := os.ReadFile(filepath.Join(w.data, server.URLFile))
+		known = strings.TrimSpace(string(b))
 	}
 	flags := ""
 	if known != "" {
-		server = known
+		target = known
 		if u, err := url.Parse(known); err == nil && u.Scheme == "http" && !loopback(u.Hostname()) {
 			flags = " --plaintext"
 		}
 	}
-	return fmt.Sprintf("DROVER_ENROLL_TOKEN=%s drover-agent run --server %s --state /var/lib/drover-agent%s", token, server, flags)
+	return fmt.Sprintf("DROVER_ENROLL_TOKEN=%s drover-agent run --server %s --state /var/lib/drover-agent%s", token, target, flags)
 }
 
 func (a *app) enrollList() *cobra.Command {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -48,6 +49,8 @@ type where struct {
 	url, token        string
 	local             bool // --data or --database-url was given on the command line
 	remote            bool // --url was
+	// say, if not nil, tells people what a command does beside its job.
+	say func(format string, args ...any)
 }
 
 func (w *where) remoteFlags(fs *pflag.FlagSet, fallback string) {
@@ -68,7 +71,7 @@ func (w *where) localFlags(fs *pflag.FlagSet, getenv func(string) string) {
 // admin adds the flags of commands that manage Drover: on its data, beside a running
 // server, or over its API.
 func (a *app) admin(cmd *cobra.Command) *where {
-	w := &where{}
+	w := &where{say: a.say}
 	w.localFlags(cmd.Flags(), a.getenv)
 	w.remoteFlags(cmd.Flags(), "")
 	return w
@@ -166,4 +169,22 @@ func oneArg(what string) cobra.PositionalArgs {
 		}
 		return nil
 	}
+}
+
+// once is a flag that may be given a single time: of two hosts the last would win.
+type once string
+
+// String implements pflag.Value.
+func (o *once) String() string { return string(*o) }
+
+// Type implements pflag.Value.
+func (o *once) Type() string { return "string" }
+
+// Set implements pflag.Value.
+func (o *once) Set(v string) error {
+	if *o != "" {
+		return errors.New("it was given already; a call runs on one agent")
+	}
+	*o = once(v)
+	return nil
 }

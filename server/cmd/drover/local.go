@@ -28,9 +28,13 @@ import (
 // openLocal makes a client of an API over the data itself, beside a server that may be
 // running: whoever may open the data is its administrator. The server notices the changes.
 func openLocal(ctx context.Context, w *where, create bool) (*client, error) {
+	fresh := w.databaseURL == "" && !present(w.data, "drover.db")
 	key, err := localKey(w, create)
 	if err != nil {
 		return nil, err
+	}
+	if fresh && w.say != nil {
+		w.say("drover: there was no Drover data in %s: a new, empty server's data is made there. If your server's is elsewhere, give its --data, or --url", w.data)
 	}
 	log := slog.New(slog.DiscardHandler)
 	db, err := store.Open(ctx, store.Config{DataDir: w.data, DatabaseURL: w.databaseURL, Log: log})
@@ -53,13 +57,15 @@ func openLocal(ctx context.Context, w *where, create bool) (*client, error) {
 	return &client{base: "http://localhost", http: &http.Client{Transport: inProcess{api}}, close: db.Close, tokens: tokens}, nil
 }
 
+func present(dir, file string) bool {
+	_, err := os.Stat(filepath.Join(dir, file))
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
 // localKey reads the server's key. It's made with a new data folder, and nil where there's
 // only a database: its server keeps the key elsewhere.
 func localKey(w *where, create bool) (ed25519.PrivateKey, error) {
-	exists := func(file string) bool {
-		_, err := os.Stat(filepath.Join(w.data, file))
-		return !errors.Is(err, fs.ErrNotExist)
-	}
+	exists := func(file string) bool { return present(w.data, file) }
 	switch {
 	case w.databaseURL != "" && !exists(enroll.KeyFile):
 		return nil, nil

@@ -112,8 +112,8 @@ func (d *Dispatcher) offline(snap *store.Snapshot, a *fleet.Agent) error {
 	if !a.LastSeen.IsZero() {
 		since = "last seen " + a.LastSeen.UTC().Format(time.RFC3339)
 	}
-	if q := quarantine(snap, a.ID); q != "" {
-		since += "; its identity is in quarantine: " + q
+	if quarantined, notice := standing(snap, a.ID); quarantined+notice != "" {
+		since += "; " + quarantined + notice
 	}
 	return fleet.Errorf(protocol.CodeOffline, "agent %s is offline (%s); nothing was sent; list_agents shows who is online", a.ID, since)
 }
@@ -239,9 +239,7 @@ func (d *Dispatcher) Refuse(who fleet.Principal, r fleet.Refusal) {
 	}
 	r.Count = max(r.Count, 1)
 	d.db.RecordRefusal(r)
-	if d.obs != nil {
-		d.obs.Refusal(r.Edge, string(r.Code))
-	}
+	d.obs.Refusal(r.Edge, string(r.Code))
 }
 
 // shown is an agent id as the record shows it: the string, or its JSON, cut to 64 bytes.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/protocol/capability"
+	"github.com/drover-fleet/drover/server/internal/authz"
 	"github.com/drover-fleet/drover/server/internal/fleet"
 	"github.com/drover-fleet/drover/server/internal/obs"
 	"github.com/drover-fleet/drover/server/internal/store"
@@ -73,9 +74,14 @@ func (d *Dispatcher) Call(ctx context.Context, who fleet.Principal, req Request)
 		return Result{}, d.refuse(who, req, err)
 	}
 	if f == nil {
+		d.obs.Joined()
 		return d.resultOf(joined, true), nil
 	}
+	f.hold()
 	f.watch(req.Progress)
+	if joined != nil {
+		d.obs.Joined()
+	}
 	res, err := d.await(ctx, f, req)
 	res.Joined = joined != nil
 	return res, err
@@ -148,9 +154,13 @@ func (d *Dispatcher) await(ctx context.Context, f *flight, req Request) (Result,
 	if !req.CancelOnDone {
 		return f.standing(), context.Cause(ctx)
 	}
-	f.cancel(errGone)
-	<-f.done
-	return f.result, nil
+	f.leave()
+	select {
+	case <-f.done:
+		return f.result, nil
+	case <-time.After(protocol.CancelGrace + 5*time.Second): // others hold it
+		return f.standing(), context.Cause(ctx)
+	}
 }
 
 // Causes that end a call early; their texts travel in the cancel frame.
@@ -159,7 +169,7 @@ var (
 	errAsked    = errors.New("cancelled by its caller")
 	errDeadline = errors.New("the time limit passed")
 	errStopping = errors.New("the server stops")
-	errRevoked  = errors.New("the credential or the agent was revoked")
+	errRevoked  = errors.New("the right to it ended: the credential or the agent was revoked, or left its scope")
 )
 
 // Result tells how a call ended, or where it stands after at most wait. Callers see their
@@ -215,14 +225,14 @@ func (d *Dispatcher) mine(ctx context.Context, who fleet.Principal, id fleet.Cal
 }
 
 // Enforce ends the running calls that their principal may no longer make: the credential
-// was revoked or has expired, or the agent was removed or re-keyed.
+// was revoked or has expired, the agent was removed, re-keyed, or relabelled out of scope.
 func (d *Dispatcher) Enforce() {
 	snap := d.db.Snapshot()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, f := range d.open {
 		agent := snap.Agents[f.target.agent.ID]
-		if agent == nil || agent.Generation != f.target.agent.Generation || !d.alive(f.principal) {
+		if authz.Decide(f.who, f.target.def, agent) != "" || agent.Generation != f.target.agent.Generation || !d.alive(f.who.ID) {
 			f.cancel(errRevoked)
 		}
 	}

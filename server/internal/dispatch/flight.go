@@ -15,15 +15,16 @@ import (
 	"github.com/drover-fleet/drover/protocol/text"
 	"github.com/drover-fleet/drover/server/internal/authz"
 	"github.com/drover-fleet/drover/server/internal/fleet"
+	"github.com/drover-fleet/drover/server/internal/store"
 )
 
 // flight is a call under way in this process.
 type flight struct {
-	id        fleet.CallID
-	target    *target
-	principal string
-	created   time.Time
-	client    string
+	id      fleet.CallID
+	target  *target
+	who     fleet.Principal
+	created time.Time
+	client  string
 
 	ctx    context.Context
 	cancel context.CancelCauseFunc
@@ -33,15 +34,35 @@ type flight struct {
 	result Result
 
 	mu       sync.Mutex
+	holders  int // callers that haven't left; a detached one holds for ever
 	watchers []func(Update)
 	last     string
 	started  bool
 }
 
 func newFlight(base context.Context, t *target, in fleet.Intent) *flight {
-	f := &flight{id: in.CallID, target: t, principal: in.Principal.ID, created: in.At, client: in.Client, done: make(chan struct{})}
+	f := &flight{id: in.CallID, target: t, who: in.Principal, created: in.At, client: in.Client, done: make(chan struct{})}
 	f.ctx, f.cancel = context.WithCancelCause(base)
 	return f
+}
+
+// hold counts a caller in. Only leave takes it out again.
+func (f *flight) hold() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.holders++
+}
+
+// leave counts out a caller whose end cancels: the last one's cancels the call, so that
+// who dropped out doesn't end what another still waits for.
+func (f *flight) leave() {
+	f.mu.Lock()
+	f.holders--
+	last := f.holders == 0
+	f.mu.Unlock()
+	if last {
+		f.cancel(errGone)
+	}
 }
 
 // watch adds a listener and tells it where the call stands.
@@ -91,10 +112,10 @@ func (d *Dispatcher) fly(f *flight, who fleet.Principal, req Request, policyMove
 	resp, err := d.send(f, who, req, policyMoved)
 	out := d.outcome(f, resp, err)
 	f.result = f.standing()
-	if d.obs != nil {
-		d.obs.Call(req.Edge, f.target.def.Name, string(out.State), out.At.Sub(f.created))
-	}
-	if d.record(f, out) {
+	d.obs.Call(req.Edge, f.target.def.Name, string(out.State), out.At.Sub(f.created))
+	if !d.record(f, out) {
+		f.result = d.recorded(f)
+	} else {
 		f.result.State, f.result.Output, f.result.FinishedAt = out.State, out.Result, out.At
 		f.result.Err = errorOf(out.Code, out.Reason, out.Message)
 	}
@@ -224,7 +245,7 @@ func (f *flight) agentError(e *protocol.Error) (protocol.Code, string, string) {
 	code := e.Code
 	switch code {
 	case protocol.CodeBadArgs, protocol.CodeUnsupported, protocol.CodeDenied, protocol.CodeToolFailed, protocol.CodeTimedOut,
-		protocol.CodeNotStarted, protocol.CodeTooLarge, protocol.CodeRateLimited, protocol.CodeExpired, protocol.CodeInternal:
+		protocol.CodeNotStarted, protocol.CodeOutcomeUnknown, protocol.CodeConflict, protocol.CodeTooLarge, protocol.CodeRateLimited, protocol.CodeExpired, protocol.CodeInternal:
 	case protocol.CodeCancelled: // by the server, its deadline included, or by the agent itself
 		if f.late {
 			code = protocol.CodeTimedOut
@@ -253,6 +274,10 @@ func (d *Dispatcher) record(f *flight, out fleet.Outcome) bool {
 		if err == nil {
 			return true
 		}
+		if errors.Is(err, store.ErrAlreadyFinal) { // the record's word is the only one
+			d.log.Error("a call's outcome stands in the record already", "call", f.id, "this", out.State)
+			return false
+		}
 		d.log.Error("an outcome could not be recorded; trying again", "call", f.id, "err", err)
 		select {
 		case <-time.After(wait):
@@ -261,6 +286,18 @@ func (d *Dispatcher) record(f *flight, out fleet.Outcome) bool {
 			return false
 		}
 	}
+}
+
+// recorded is what the record says of a call whose outcome didn't come from here; while
+// nobody can read it, the call is as open as before.
+func (d *Dispatcher) recorded(f *flight) Result {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(f.ctx), 5*time.Second)
+	defer cancel()
+	call, err := d.db.Call(ctx, f.id)
+	if err != nil {
+		return f.standing()
+	}
+	return d.resultOf(call, false)
 }
 
 // resultOf is a recorded call as its callers see it.

@@ -18,8 +18,10 @@ type AgentView struct {
 	Online bool
 	// Since is when it came online, zero while it's offline.
 	Since time.Time
-	// Quarantined is why its identity isn't let in, or "".
+	// Quarantined is why its identity isn't let in now, or "".
 	Quarantined string
+	// Notice is what an operator should know of its identity, or "": a copy was refused.
+	Notice string
 }
 
 // Agents lists the agents in the principal's scope, by id.
@@ -48,16 +50,26 @@ func (d *Dispatcher) Agent(who fleet.Principal, id string) (AgentView, error) {
 
 func (d *Dispatcher) view(snap *store.Snapshot, a *fleet.Agent) AgentView {
 	online, since := d.online(a.ID)
-	return AgentView{Agent: a, Online: online, Since: since, Quarantined: quarantine(snap, a.ID)}
+	v := AgentView{Agent: a, Online: online, Since: since}
+	if v.Quarantined, v.Notice = standing(snap, a.ID); online {
+		v.Quarantined = ""
+	}
+	return v
 }
 
-// quarantine is why an agent's identity isn't let in now, or "".
-func quarantine(snap *store.Snapshot, id fleet.AgentID) string {
+// standing is what's wrong with an agent's identity now. Who broke the protocol repeatedly
+// is quarantined itself; of a copied identity the copy was refused, and the agent serves on.
+func standing(snap *store.Snapshot, id fleet.AgentID) (quarantined, notice string) {
 	q, ok := snap.Quarantined[id]
-	if !ok || (!q.Until.IsZero() && time.Now().After(q.Until)) {
-		return ""
+	switch {
+	case !ok || (!q.Until.IsZero() && time.Now().After(q.Until)):
+		return "", ""
+	case q.Reason == "violations":
+		return "it broke the protocol repeatedly; let in again at " + q.Until.UTC().Format(time.RFC3339), ""
+	default:
+		return "", "a copy of its key was refused (" + q.Reason + ") at " + q.At.UTC().Format(time.RFC3339) +
+			": find the copy; if the original is gone, enrol it anew with drover enroll create --replace"
 	}
-	return q.Reason
 }
 
 // views remembers the tools of principals for one version of the policy: every MCP

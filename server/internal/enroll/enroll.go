@@ -78,6 +78,7 @@ func (s *Service) Create(ctx context.Context, by string, spec Spec) (text string
 	}
 	var secret protocol.EnrolToken
 	rand.Read(secret.ID[:])
+	secret.ID[0] &= 0x7f // its text begins with a letter: an id on a command line is no option
 	rand.Read(secret.Seed[:])
 	copy(secret.Server[:], protocol.Fingerprint(s.cfg.ServerKey.Public().(ed25519.PublicKey)))
 	now := time.Now()

@@ -58,6 +58,13 @@ func (a *Agent) Offers(tool string) int {
 	return 0
 }
 
+// Quarantine is a note that something is wrong with an agent's identity or behaviour.
+type Quarantine struct {
+	Reason string // duplicate, forked, violations
+	At     time.Time
+	Until  time.Time // zero: until it gets a new key
+}
+
 // PrincipalKind is the kind of credential.
 type PrincipalKind string
 

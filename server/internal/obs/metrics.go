@@ -18,6 +18,7 @@ type Metrics struct {
 	calls    *prometheus.CounterVec
 	callTime *prometheus.HistogramVec
 	refusals *prometheus.CounterVec
+	joined   prometheus.Counter
 }
 
 // NewMetrics makes the registry with the process's own numbers and Drover's.
@@ -37,9 +38,11 @@ func NewMetrics(version string) *Metrics {
 		refusals: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "drover_refusals_total", Help: "Calls turned away before they had an id, by edge and code."}, []string{"edge", "code"}),
 	}
+	m.joined = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "drover_calls_joined_total", Help: "Requests that joined an earlier call instead of starting one."})
 	info := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "drover_build_info", Help: "Always 1; the version is a label.", ConstLabels: prometheus.Labels{"version": version}}, func() float64 { return 1 })
-	m.reg.MustRegister(m.requests, m.latency, m.calls, m.callTime, m.refusals, info,
+	m.reg.MustRegister(m.requests, m.latency, m.calls, m.callTime, m.refusals, m.joined, info,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -57,6 +60,13 @@ func (m *Metrics) Call(edge, tool, state string, took time.Duration) {
 	}
 	m.calls.WithLabelValues(edge, tool, state).Inc()
 	m.callTime.WithLabelValues(tool).Observe(took.Seconds())
+}
+
+// Joined counts a request that joined an earlier call.
+func (m *Metrics) Joined() {
+	if m != nil {
+		m.joined.Inc()
+	}
 }
 
 // Refusal counts a call that was turned away. A nil Metrics counts nothing.

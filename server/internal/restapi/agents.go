@@ -18,6 +18,7 @@ type AgentInfo struct {
 	State        string            `json:"state" enum:"online,offline,quarantined,unknown" doc:"unknown: asked of a process that holds no tunnels."`
 	Since        time.Time         `json:"since,omitzero" doc:"When it came online."`
 	Quarantine   string            `json:"quarantine,omitzero" doc:"Why its identity isn't let in."`
+	Notice       string            `json:"notice,omitzero" doc:"What an operator should know of its identity: that a copy of its key was refused."`
 	Hostname     string            `json:"hostname" doc:"What the host calls itself. Not an id."`
 	OS           string            `json:"os" doc:"As Go names it: linux, darwin, windows."`
 	OSVersion    string            `json:"os_version"`
@@ -208,7 +209,7 @@ func (a *API) stateOf(v dispatch.AgentView) string {
 
 func (a *API) info(v dispatch.AgentView) AgentInfo {
 	out := AgentInfo{
-		AgentID: string(v.ID), State: a.stateOf(v), Since: v.Since.UTC(), Quarantine: v.Quarantined,
+		AgentID: string(v.ID), State: a.stateOf(v), Since: v.Since.UTC(), Quarantine: v.Quarantined, Notice: v.Notice,
 		Hostname: v.Facts.Hostname, OS: v.Facts.OS, OSVersion: v.Facts.OSVersion, Arch: v.Facts.Arch,
 		RunAs: v.Facts.RunAs, AgentVersion: v.Facts.AgentVersion, Roots: v.Facts.Roots,
 		Labels: v.Labels, Description: v.Description, Tools: []string{}, Generation: v.Generation,

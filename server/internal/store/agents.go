@@ -139,7 +139,7 @@ func (db *DB) NextEpoch(ctx context.Context, id fleet.AgentID, generation int64,
 			return err
 		}
 		epoch = max(now, incarnation<<incarnationShift+1, min(lastEpoch, maxClaimedEpoch)+1)
-		_, err = t.exec(ctx, `UPDATE agents SET epoch = $2, instance = $3 WHERE id = $1`, string(id), epoch, clean(instance, maxName))
+		_, err = t.exec(ctx, `UPDATE agents SET epoch = $2, instance = $3, last_seen = $4 WHERE id = $1`, string(id), epoch, clean(instance, maxName), micros(time.Now()))
 		return err
 	})
 	if errors.Is(err, errUnchanged) {

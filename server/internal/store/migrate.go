@@ -13,7 +13,7 @@ import (
 // migrate brings the schema up to date, holding the engine's lock, so that programs that
 // start at once do it one after the other.
 func (db *DB) migrate(ctx context.Context) (err error) {
-	unlock, err := db.dialect.lock(ctx, db.write)
+	unlock, err := db.dialect.lock(ctx, db.write, "migrate")
 	if err != nil {
 		return fmt.Errorf("the lock of the database's schema: %w", err)
 	}

@@ -67,7 +67,7 @@ func (*pgDialect) check(ctx context.Context, write *sql.DB, log *slog.Logger) er
 }
 
 // lock is an advisory lock of this database and schema, held by a connection of its own.
-func (*pgDialect) lock(ctx context.Context, db *sql.DB) (func() error, error) {
+func (*pgDialect) lock(ctx context.Context, db *sql.DB, what string) (func() error, error) {
 	conn, err := db.Conn(ctx)
 	if err != nil {
 		return nil, err
@@ -77,7 +77,7 @@ func (*pgDialect) lock(ctx context.Context, db *sql.DB) (func() error, error) {
 	if err := conn.QueryRowContext(ctx, `SELECT current_schema()`).Scan(&schema); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
-	_, _ = io.WriteString(h, "drover/migrate/"+schema.String)
+	_, _ = io.WriteString(h, "drover/"+what+"/"+schema.String)
 	key := int64(h.Sum64())
 	if _, err := conn.ExecContext(ctx, `SELECT pg_advisory_lock($1)`, key); err != nil {
 		return nil, errors.Join(err, conn.Close())

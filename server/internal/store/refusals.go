@@ -29,8 +29,10 @@ type refusalBox struct {
 	second  int64          // the second that seen counts
 	seen    map[string]int // by principal
 	shared  map[refusalKind]*fleet.Refusal
-	dropped int  // counted into a later row
-	ended   bool // the last ones were taken
+	since   int64          // the second in which shared or nobody got its first
+	nobody  *fleet.Refusal // all those without a principal
+	dropped int            // counted into a later row
+	ended   bool           // the last ones were taken
 }
 
 type refusalKind struct {
@@ -48,7 +50,9 @@ func (b *refusalBox) init() {
 // RecordRefusal notes a call that was turned away. It doesn't wait: the row is written
 // soon, together with others. Above ten a second of one principal they share a row a
 // second and code, which says how many it stands for; what doesn't fit into the bounded
-// queue is counted into a later row.
+// queue is counted into a later row. Those without a principal, which anybody can cause,
+// share one row a second, whoever and whatever they are: it keeps what they have in common,
+// and the latest message.
 func (db *DB) RecordRefusal(r fleet.Refusal) {
 	if r.At.IsZero() {
 		r.At = time.Now()
@@ -84,6 +88,13 @@ func (b *refusalBox) add(r *fleet.Refusal, second int64) (wake, ok bool) {
 		b.second = second
 		clear(b.seen)
 	}
+	if len(b.shared) == 0 && b.nobody == nil {
+		b.since = second
+	}
+	if r.Principal == "" {
+		b.anonymous(r)
+		return false, true
+	}
 	b.seen[r.Principal]++
 	if b.seen[r.Principal] <= refusalsPerSecond && len(b.pending) < refusalsPending {
 		b.pending = append(b.pending, r)
@@ -102,16 +113,35 @@ func (b *refusalBox) add(r *fleet.Refusal, second int64) (wake, ok bool) {
 	return false, true
 }
 
+// anonymous counts a refusal of nobody in particular; mu is held.
+func (b *refusalBox) anonymous(r *fleet.Refusal) {
+	if s := b.nobody; s != nil {
+		r.Count += s.Count
+		for _, both := range []struct{ now, before *string }{
+			{&r.Client, &s.Client}, {&r.Edge, &s.Edge}, {&r.Tool, &s.Tool}, {&r.Agent, &s.Agent},
+		} {
+			if *both.now != *both.before {
+				*both.now = "" // of several the row names none
+			}
+		}
+	}
+	b.nobody = r
+}
+
 // take hands over what waits: the pending ones, and once their second is over (or if all
 // are wanted) the shared rows and a row for the dropped.
 func (b *refusalBox) take(now time.Time, all bool) []*op {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if now.Unix() != b.second || all {
+	if now.Unix() != b.since || all {
 		for _, r := range b.shared {
 			b.pending = append(b.pending, r)
 		}
 		clear(b.shared)
+		if b.nobody != nil {
+			b.pending = append(b.pending, b.nobody)
+			b.nobody = nil
+		}
 		if b.dropped > 0 {
 			b.pending = append(b.pending, &fleet.Refusal{Code: protocol.CodeRateLimited, Count: b.dropped, At: now,
 				Message: fmt.Sprintf("%d refusals came faster than they could be written one by one", b.dropped)})

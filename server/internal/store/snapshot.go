@@ -19,27 +19,26 @@ import (
 // makes a new one.
 type Snapshot struct {
 	Version     int64
-	Incarnation int64                          // raised when a database was restored
-	Agents      map[fleet.AgentID]*fleet.Agent // without the removed
-	Quarantined map[fleet.AgentID]Quarantine   // of these agents, those with a note
-	PATs        map[[32]byte]*PAT              // by SHA-256 of the token; without the revoked
-}
-
-// Quarantine is a note that something is wrong with an agent's identity or behaviour.
-type Quarantine struct {
-	Reason string // duplicate, forked, violations
-	At     time.Time
-	Until  time.Time // zero: until it gets a new key
+	Incarnation int64                              // raised when a database was restored
+	Agents      map[fleet.AgentID]*fleet.Agent     // without the removed
+	Quarantined map[fleet.AgentID]fleet.Quarantine // of these agents, those with a note
+	PATs        map[[32]byte]*PAT                  // by SHA-256 of the token; without the revoked
 }
 
 func emptySnapshot() *Snapshot {
 	return &Snapshot{
-		Agents: map[fleet.AgentID]*fleet.Agent{}, Quarantined: map[fleet.AgentID]Quarantine{}, PATs: map[[32]byte]*PAT{},
+		Agents: map[fleet.AgentID]*fleet.Agent{}, Quarantined: map[fleet.AgentID]fleet.Quarantine{}, PATs: map[[32]byte]*PAT{},
 	}
 }
 
 // Snapshot is the latest snapshot. It never blocks and is never nil.
 func (db *DB) Snapshot() *Snapshot { return db.snap.Load() }
+
+// Quarantined returns the latest note on the agent, if it has one.
+func (db *DB) Quarantined(id fleet.AgentID) (fleet.Quarantine, bool) {
+	q, ok := db.Snapshot().Quarantined[id]
+	return q, ok
+}
 
 // Refresh lets the snapshot follow the database, if its policy version moved; it reads only
 // the rows that changed. After a change by this DB it has happened already, after one by
@@ -154,7 +153,7 @@ func (s *Snapshot) see(fresh map[fleet.AgentID]time.Time) {
 type AgentRow struct {
 	fleet.Agent
 	RemovedAt  time.Time // zero unless removed
-	Quarantine Quarantine
+	Quarantine fleet.Quarantine
 	Epoch      int64 // of its latest connection, 0 before the first
 }
 

@@ -61,8 +61,11 @@ func (*sqliteDialect) check(ctx context.Context, write *sql.DB, _ *slog.Logger) 
 	return err
 }
 
-func (d *sqliteDialect) lock(ctx context.Context, _ *sql.DB) (func() error, error) {
-	return lockFile(ctx, d.path+".lock")
+func (d *sqliteDialect) lock(ctx context.Context, _ *sql.DB, what string) (func() error, error) {
+	if what == "migrate" {
+		return lockFile(ctx, d.path+".lock")
+	}
+	return lockFile(ctx, d.path+"."+what)
 }
 
 // rebind makes $1 ?1: SQLite takes $1 for a name and numbers names as they appear.

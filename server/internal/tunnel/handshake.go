@@ -162,7 +162,11 @@ func (s *Server) admissible(h *greeting) error {
 		return refuse(protocol.CodeUnauthenticated, "generation", retryRemoved,
 			"agent %s was enrolled again with a newer key (generation %d); this one is void", h.id, h.agent.Generation)
 	}
-	if left := s.marks.left(h.id, time.Now()); left > 0 {
+	left := s.marks.left(h.id, time.Now())
+	if q, noted := s.cfg.Store.Quarantined(h.id); noted && q.Reason == "violations" { // before a restart, or by another replica
+		left = max(left, time.Until(q.Until))
+	}
+	if left > 0 {
 		return refuse(protocol.CodeDenied, "quarantined", left, "agent %s broke the protocol repeatedly; it's quarantined for %s", h.id, left.Round(time.Second))
 	}
 	return nil

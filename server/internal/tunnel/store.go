@@ -38,4 +38,6 @@ type Store interface {
 	// operators to see: reason is duplicate, forked or violations; until is zero when only a
 	// new key ends it (forked). It doesn't end a live connection. A new generation clears it.
 	Quarantine(ctx context.Context, id fleet.AgentID, reason string, at, until time.Time) error
+	// Quarantined returns the latest note of that kind, if the agent has one.
+	Quarantined(id fleet.AgentID) (fleet.Quarantine, bool)
 }

@@ -303,6 +303,8 @@ export interface components {
              * @description Absent before its first connection.
              */
             last_seen?: string;
+            /** @description What an operator should know of its identity: that a copy of its key was refused. */
+            notice?: string;
             /** @description As Go names it: linux, darwin, windows. */
             os: string;
             os_version: string;
@@ -747,7 +749,10 @@ export interface operations {
         parameters: {
             query?: never;
             header?: never;
-            path?: never;
+            path: {
+                /** @description The agent's id. */
+                agent_id: string;
+            };
             cookie?: never;
         };
         requestBody: {
@@ -896,7 +901,10 @@ export interface operations {
                 wait_seconds?: number;
             };
             header?: never;
-            path?: never;
+            path: {
+                /** @description The call's id. */
+                call_id: string;
+            };
             cookie?: never;
         };
         requestBody?: never;

@@ -422,7 +422,7 @@ func testQuarantine(t *testing.T, cfg store.Config) {
 	ctx, db := context.Background(), open(t, cfg)
 	addAgent(t, db, "web-01")
 	at := now()
-	want := store.Quarantine{Reason: "duplicate", At: at, Until: at.Add(time.Minute)}
+	want := fleet.Quarantine{Reason: "duplicate", At: at, Until: at.Add(time.Minute)}
 	for range 3 {
 		check(t, db.Quarantine(ctx, "web-01", want.Reason, want.At, want.Until))
 	}

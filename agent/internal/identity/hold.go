@@ -1,0 +1,24 @@
+package identity
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// lockFile is locked by the one agent that runs on a state folder.
+const lockFile = "agent.lock"
+
+// Hold makes this process the one agent of a state folder, until release: a second one
+// would be refused by the server as a copy, and make the first one look suspect.
+func Hold(dir string) (release func(), err error) {
+	f, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("the state folder: %w", err)
+	}
+	if !tryHold(f) {
+		_ = f.Close()
+		return nil, fmt.Errorf("another drover-agent runs on %s already; stop it first, or give this one another folder with --state", dir)
+	}
+	return func() { _ = f.Close() }, nil
+}
