@@ -23,20 +23,22 @@ type describer struct {
 }
 
 // entry describes a place. info is of the place itself, not of what a link leads to.
-func (d *describer) entry(place guard.Place, name string, info fs.FileInfo) capability.FSEntry {
+func (d *describer) entry(place *guard.Place, name string, info fs.FileInfo) capability.FSEntry {
 	e := capability.FSEntry{Name: guard.Escape(name), Path: guard.Escape(place.Path()), Type: typeOf(info.Mode()),
 		Size: info.Size(), Mode: modeOf(info.Mode()), Modified: stamp(info.ModTime())}
 	e.Owner, e.Group = d.owners.of(info)
 	if e.Type != "link" {
 		return e
 	}
-	// Where a link leads is told only when that's within the roots.
-	if d.files.Confined() {
-		if _, ok := d.files.Leads(place); !ok {
-			return e
+	if !d.files.Confined() {
+		if target, err := place.Readlink(); err == nil {
+			e.Target = guard.Escape(target)
 		}
+		return e
 	}
-	if target, err := place.Readlink(); err == nil {
+	// Where a link leads is told only when that's within the roots.
+	if to, target, ok := d.files.Leads(place); ok {
+		to.Close()
 		e.Target = guard.Escape(target)
 	}
 	return e
@@ -76,7 +78,7 @@ func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
 // openRegular opens a regular file for reading, and nothing else: pipes, devices and
 // sockets are refused before they're opened, since opening one may block or do something,
 // and again on what was really opened.
-func (h *Host) openRegular(place guard.Place, path string) (*os.File, fs.FileInfo, error) {
+func (h *Host) openRegular(place *guard.Place, path string) (*os.File, fs.FileInfo, error) {
 	info, err := place.Lstat()
 	if err != nil {
 		return nil, nil, h.sysError(err, path, "can't be read")

@@ -30,19 +30,20 @@ func (h *Host) fsList(ctx context.Context, _ *run.Call, in capability.FSListIn) 
 	if err != nil {
 		return none, err
 	}
+	defer place.Close()
 	if info, err := place.Lstat(); err != nil {
 		return none, h.sysError(err, in.Path, "can't be listed")
 	} else if !info.IsDir() {
 		return none, protocol.Failf(protocol.ReasonENOTDIR, "%s is a %s, not a folder", guard.Shown(guard.Unescape(in.Path)), typeOf(info.Mode()))
 	}
-	dir, err := place.Open(os.O_RDONLY|openFlags, 0)
+	dir, err := place.List()
 	if err != nil {
 		return none, h.sysError(err, in.Path, "can't be listed")
 	}
 	defer dir.Close()
 	limit := cmp.Or(in.Limit, defaultEntries)
 	hidden := in.Hidden == nil || *in.Hidden
-	names, total, err := page(ctx, dir, guard.Unescape(in.Cursor), limit, hidden)
+	names, total, err := page(ctx, dir.File, guard.Unescape(in.Cursor), limit, hidden)
 	if err != nil {
 		return none, h.sysError(err, in.Path, "can't be listed")
 	}
@@ -56,7 +57,7 @@ func (h *Host) fsList(ctx context.Context, _ *run.Call, in capability.FSListIn) 
 		if ctx.Err() != nil {
 			return none, context.Cause(ctx)
 		}
-		child := place.Child(name)
+		child := dir.Child(name)
 		info, err := child.Lstat()
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // it went meanwhile

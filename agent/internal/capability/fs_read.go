@@ -48,6 +48,7 @@ func (h *Host) fsRead(ctx context.Context, _ *run.Call, in capability.FSReadIn) 
 	if err != nil {
 		return none, err
 	}
+	defer place.Close()
 	f, info, err := h.openRegular(place, in.Path)
 	if err != nil {
 		return none, err

@@ -20,6 +20,7 @@ func (h *Host) fsStat(ctx context.Context, _ *run.Call, in capability.FSStatIn) 
 	if err != nil {
 		return none, err
 	}
+	defer place.Close()
 	info, err := place.Lstat()
 	if err != nil {
 		return none, h.sysError(err, in.Path, "can't be described")
@@ -28,7 +29,8 @@ func (h *Host) fsStat(ctx context.Context, _ *run.Call, in capability.FSStatIn) 
 	out := capability.FSStatOut{FSEntry: d.entry(place, filepath.Base(place.Path()), info)}
 	to := place
 	if out.Type == "link" {
-		if leads, ok := h.Files.Leads(place); ok {
+		if leads, _, ok := h.Files.Leads(place); ok {
+			defer leads.Close()
 			to = leads
 		}
 	}

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // openFlags keep an open from blocking and from taking a terminal.
@@ -27,7 +29,7 @@ type owners struct {
 
 // of names a file's owner and group; by number where there's no name.
 func (o *owners) of(info fs.FileInfo) (owner, group string) {
-	st, ok := info.Sys().(*syscall.Stat_t)
+	st, ok := info.Sys().(*unix.Stat_t)
 	if !ok {
 		return "", ""
 	}

@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -29,7 +30,7 @@ const absent = "absent"
 type write struct {
 	host    *Host
 	path    string // the caller's own
-	place   guard.Place
+	place   *guard.Place
 	content []byte
 	mode    fs.FileMode
 	setMode bool        // the caller gave a mode
@@ -49,22 +50,22 @@ func (h *Host) fsWrite(ctx context.Context, _ *run.Call, in capability.FSWriteIn
 	if w.place, err = h.Files.Resolve(in.Path); err != nil {
 		return none, err
 	}
+	defer w.place.Close()
 	defer h.locks.lock(w.place.Path())()
-	if err := w.look(ctx); err != nil {
-		return none, err
-	}
-	parent, ok := w.place.Parent()
-	if !ok {
-		return none, protocol.Failf(protocol.ReasonEISDIR, "%s is a folder", w.shown())
-	}
-	made, err := w.parents(parent, in.CreateParents)
+	made, err := w.parents(in.CreateParents)
 	if err == nil {
-		err = w.replace(ctx, parent)
+		err = w.look(ctx)
+	}
+	if err == nil {
+		err = w.replace(ctx)
+	}
+	for _, dir := range slices.Backward(made) {
+		if err != nil {
+			_ = dir.Remove() // fails where somebody used it meanwhile, rightly
+		}
+		dir.Close()
 	}
 	if err != nil {
-		for i := len(made) - 1; i >= 0; i-- {
-			_ = made[i].Remove() // fails where somebody used it meanwhile, rightly
-		}
 		return none, err
 	}
 	sum := sha256.Sum256(w.content)
@@ -168,41 +169,19 @@ func (w *write) compare(ctx context.Context) error {
 }
 
 // parents makes missing folders when asked to, and returns what it made.
-func (w *write) parents(dir guard.Place, create bool) (made []guard.Place, err error) {
-	var missing []guard.Place
-	for {
-		info, err := dir.Lstat()
-		if err == nil && !info.IsDir() {
-			return nil, protocol.Failf(protocol.ReasonENOTDIR, "%s leads through a file as if it were a folder", w.shown())
-		}
-		if err == nil {
-			break
-		}
-		if !errors.Is(err, fs.ErrNotExist) {
-			return nil, w.failed(err)
-		}
-		if !create {
-			return nil, protocol.Failf(protocol.ReasonENOENT, "the folder of %s isn't there; create_parents makes missing folders", w.shown())
-		}
-		missing = append(missing, dir)
-		up, ok := dir.Parent()
-		if !ok {
-			return nil, w.failed(err)
-		}
-		dir = up
+func (w *write) parents(create bool) (made []*guard.Place, err error) {
+	if w.place.FolderMissing() && !create {
+		return nil, protocol.Failf(protocol.ReasonENOENT, "the folder of %s isn't there; create_parents makes missing folders", w.shown())
 	}
-	for i := len(missing) - 1; i >= 0; i-- {
-		if err := missing[i].Mkdir(0o755); err != nil {
-			return made, w.failed(err)
-		}
-		made = append(made, missing[i])
+	if made, err = w.place.MakeParents(0o755); err != nil {
+		return made, w.failed(err)
 	}
 	return made, nil
 }
 
 // replace writes a temporary file in the same folder and puts it in the place.
-func (w *write) replace(ctx context.Context, parent guard.Place) (err error) {
-	temp := parent.Child(".drover-" + rand.Text() + ".tmp")
+func (w *write) replace(ctx context.Context) (err error) {
+	temp := w.place.Beside(".drover-" + rand.Text() + ".tmp")
 	f, err := temp.Open(os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return w.failed(err)
@@ -233,7 +212,7 @@ func (w *write) replace(ctx context.Context, parent guard.Place) (err error) {
 		return err
 	}
 	placed = true
-	if err := syncDir(parent); err != nil {
+	if err := w.place.SyncFolder(); err != nil {
 		return protocol.Failf(protocol.ReasonIO, "%s was written, but its folder could not be synced: after a power failure the old content may be back", w.shown())
 	}
 	return nil
@@ -262,7 +241,7 @@ func (w *write) dress(f *os.File) error {
 
 // put moves the new file into the place. One that must not exist is linked, which fails
 // where a rename would replace what somebody else has just made.
-func (w *write) put(temp guard.Place) error {
+func (w *write) put(temp *guard.Place) error {
 	if w.expect == absent {
 		err := temp.Link(w.place)
 		if errors.Is(err, fs.ErrExist) {

@@ -6,18 +6,16 @@ import (
 	"io/fs"
 	"os"
 	"strings"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/drover-fleet/drover/agent/internal/guard"
 	"github.com/drover-fleet/drover/protocol"
 )
 
 // keepAttributes gives f the owner, group and extended attributes (access lists and labels
 // among them) of the file that it replaces. old is nil when that can't be opened.
 func keepAttributes(f, old *os.File, info fs.FileInfo) error {
-	st, ok := info.Sys().(*syscall.Stat_t)
+	st, ok := info.Sys().(*unix.Stat_t)
 	if !ok {
 		return nil
 	}
@@ -55,17 +53,4 @@ func copyAttributes(to, from int) {
 			_ = unix.Fsetxattr(to, name, value[:n], 0)
 		}
 	}
-}
-
-// syncDir makes a rename last through a power failure.
-func syncDir(dir guard.Place) error {
-	f, err := dir.Open(os.O_RDONLY, 0)
-	if err != nil {
-		return nil // a folder that may be written to and not read can't be synced
-	}
-	defer f.Close()
-	if err := unix.Fsync(int(f.Fd())); err != nil && err != unix.EINVAL && err != unix.ENOTSUP {
-		return err
-	}
-	return nil
 }
