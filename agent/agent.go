@@ -7,9 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"net/http"
-	"net/url"
 	"os"
 	"os/user"
 	"runtime"
@@ -60,22 +58,26 @@ func (a *Agent) Enrol(ctx context.Context) (agentID string, err error) {
 	if err != nil {
 		return "", err
 	}
-	id, err := a.enrol(ctx, token)
+	e, err := a.enrolment(token)
+	if err != nil {
+		return "", err
+	}
+	id, err := identity.Enrol(ctx, e)
 	if err != nil {
 		return "", err
 	}
 	return id.AgentID(), id.Close()
 }
 
-func (a *Agent) enrol(ctx context.Context, token string) (*identity.Identity, error) {
+func (a *Agent) enrolment(token string) (identity.Enrolment, error) {
 	switch {
 	case token == "":
-		return nil, identity.ErrNotEnrolled
+		return identity.Enrolment{}, identity.ErrNotEnrolled
 	case a.cfg.Server == "":
-		return nil, errors.New("no server to enrol with: give --server URL")
+		return identity.Enrolment{}, errors.New("no server to enrol with: give --server URL")
 	}
-	return identity.Enrol(ctx, identity.Enrolment{Dir: a.cfg.State, Server: a.cfg.Server, Token: token, Hostname: hostname(),
-		Client: a.client, Plaintext: a.cfg.Plaintext, Replace: a.cfg.Replace})
+	return identity.Enrolment{Dir: a.cfg.State, Server: a.cfg.Server, Token: token, Hostname: hostname(),
+		Client: a.client, Plaintext: a.cfg.Plaintext, Replace: a.cfg.Replace}, nil
 }
 
 // Run enrols if that's still to be done and then serves until ctx ends; it returns nil
@@ -141,8 +143,8 @@ func (a *Agent) stop(ctx context.Context, runner *run.Runner, session *mux.Sessi
 	}
 }
 
-// identity opens the enrolment, or makes it. A server that can't be reached yet is waited
-// for: on the first start of a whole installation the agent may be the first.
+// identity opens the enrolment, or makes it. A server that can't be reached yet, or is too
+// busy, is waited for.
 func (a *Agent) identity(ctx context.Context) (*identity.Identity, error) {
 	id, err := identity.Open(a.cfg.State)
 	if err == nil {
@@ -162,20 +164,11 @@ func (a *Agent) identity(ctx context.Context) (*identity.Identity, error) {
 	if err != nil {
 		return nil, err
 	}
-	for wait := time.Second; ; wait = min(2*wait, 30*time.Second) {
-		id, err = a.enrol(ctx, token)
-		var unreachable *url.Error
-		if !errors.As(err, &unreachable) || ctx.Err() != nil {
-			break
-		}
-		pause := wait/2 + rand.N(wait)
-		a.log.Warn("can't enrol yet", "err", err, "again_in", pause.Round(time.Second))
-		select {
-		case <-ctx.Done():
-		case <-time.After(pause):
-		}
-	}
+	e, err := a.enrolment(token)
 	if err != nil {
+		return nil, fmt.Errorf("enrol: %w", err)
+	}
+	if id, err = identity.EnrolPatiently(ctx, e, a.log); err != nil {
 		return nil, fmt.Errorf("enrol: %w", err)
 	}
 	a.log.Info("enrolled", "agent", id.AgentID(), "server", a.cfg.Server)

@@ -43,7 +43,7 @@ func TestBehindNginx(t *testing.T) {
 	s := programs.Serve(t, "../..", "--public-url", "https://"+publicName)
 	dir := t.TempDir()
 	ca := certificate(t, dir)
-	address := startNginx(t, nginx, dir, strings.TrimPrefix(s.URL, "http://"))
+	address := startNginx(t, nginx, dir, strings.TrimPrefix(s.URL, "http://"), nil)
 	client := throughProxy(address, ca)
 	pat := s.Drover(t, "pat", "create", "--name", "behind", "--agents", "all", "--tools", "all")
 	s.Agent(t, "web-01", "https://"+address, nil, "--ca-file", filepath.Join(dir, "cert.pem"))
@@ -76,8 +76,71 @@ func TestBehindNginx(t *testing.T) {
 	})
 }
 
-// startNginx runs nginx with the block of the document, on a port of its own.
-func startNginx(t *testing.T, nginx, dir, backend string) (address string) {
+// TestMetricsBehindNginx: the page is open on the server's own machine, and to nobody behind
+// a proxy there, whatever Host they send: with the document's configuration, and by Drover
+// itself with one that lacks what it says of the page.
+func TestMetricsBehindNginx(t *testing.T) {
+	nginx, err := exec.LookPath("nginx")
+	if err != nil {
+		nginx, err = exec.LookPath("/usr/sbin/nginx")
+	}
+	testenv.Require(t, err == nil, "there's no nginx: install Debian's nginx-light")
+
+	s := programs.Serve(t, "../..", "--public-url", "https://"+publicName)
+	local, err := http.Get(s.URL + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = local.Body.Close()
+	if local.StatusCode != http.StatusOK {
+		t.Errorf("on the machine itself: status %d", local.StatusCode)
+	}
+	const denied, forwarded = "location = /metrics { return 403; }", "proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;"
+	for _, c := range []struct {
+		name    string
+		without []string
+		want    map[string]int // by Host
+	}{
+		{"as documented", nil, map[string]int{publicName: 403, "localhost": 403, "127.0.0.1:7400": 403}},
+		{"without the refusal", []string{denied}, map[string]int{publicName: 401, "localhost": 401, "127.0.0.1:7400": 401}},
+		{"without a word of forwarding", []string{denied, forwarded}, map[string]int{publicName: 401}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := t.TempDir()
+			ca := certificate(t, dir)
+			client := throughProxy(startNginx(t, nginx, dir, strings.TrimPrefix(s.URL, "http://"), c.without), ca)
+			for host, want := range c.want {
+				if got := metricsStatus(t, client, host); got != want {
+					t.Errorf("Host %s: status %d, want %d", host, got, want)
+				}
+			}
+		})
+	}
+}
+
+// metricsStatus asks for /metrics under a Host, once nginx is there.
+func metricsStatus(t *testing.T, client *http.Client, host string) int {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+publicName+"/metrics", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Host = host
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+		res, err := client.Do(req)
+		if err == nil {
+			_ = res.Body.Close()
+			return res.StatusCode
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+	}
+}
+
+// startNginx runs nginx with the block of the document, less the directives named, on a port
+// of its own.
+func startNginx(t *testing.T, nginx, dir, backend string, without []string) (address string) {
 	t.Helper()
 	doc, err := os.ReadFile("../../docs/deploy.md")
 	if err != nil {
@@ -95,12 +158,16 @@ func startNginx(t *testing.T, nginx, dir, backend string) (address string) {
 	}
 	address = l.Addr().String()
 	_ = l.Close()
-	for old, now := range map[string]string{
+	replace := map[string]string{
 		"127.0.0.1:7400":                  backend,
 		"listen 443 ssl http2":            "listen " + address + " ssl http2",
 		"/etc/ssl/" + publicName + ".pem": filepath.Join(dir, "cert.pem"),
 		"/etc/ssl/" + publicName + ".key": filepath.Join(dir, "key.pem"),
-	} {
+	}
+	for _, directive := range without {
+		replace[directive] = ""
+	}
+	for old, now := range replace {
 		if strings.Count(block, old) != 1 {
 			t.Fatalf("the nginx block doesn't have %q once", old)
 		}

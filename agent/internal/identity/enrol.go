@@ -8,10 +8,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
+	mrand "math/rand/v2"
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/go-json-experiment/json"
 
@@ -61,6 +65,46 @@ func Enrol(ctx context.Context, e Enrolment) (*Identity, error) {
 		return nil, err
 	}
 	return Open(e.Dir)
+}
+
+// maxRetryAfter bounds how long a server is obeyed that asks to be left alone.
+const maxRetryAfter = time.Hour
+
+// NotNowError is a server, or what stands before it, that can't enrol anybody for the
+// moment. Trying again with the same token is right.
+type NotNowError struct {
+	After time.Duration // what the server asked for (Retry-After); 0 if nothing
+	Err   error
+}
+
+// Error implements error.
+func (e *NotNowError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the cause.
+func (e *NotNowError) Unwrap() error { return e.Err }
+
+// EnrolPatiently is Enrol, but waits for a server that can't be reached yet or enrols nobody
+// for the moment, and says so in the log: on the first start of a whole installation the
+// agent may be the first, or one of many. It ends with the enrolment, with an error that
+// waiting doesn't help, or with ctx. The pauses double from about a second to 30, with
+// jitter, on top of what the server asks for.
+func EnrolPatiently(ctx context.Context, e Enrolment, log *slog.Logger) (*Identity, error) {
+	for wait := time.Second; ; wait = min(2*wait, 30*time.Second) {
+		id, err := Enrol(ctx, e)
+		var later *NotNowError
+		if !errors.As(err, &later) || ctx.Err() != nil {
+			return id, err
+		}
+		pause := later.After + wait/2 + mrand.N(wait)
+		log.Warn("can't enrol yet", "err", err, "again_in", pause.Round(time.Second))
+		timer := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return nil, err
+		case <-timer.C:
+		}
+	}
 }
 
 // prepare makes the folder and the key.
@@ -137,20 +181,43 @@ func (e *Enrolment) post(ctx context.Context, body []byte) ([]byte, error) {
 	req.Header.Set("Content-Type", "application/json")
 	resp, err := e.Client.Do(req)
 	if err != nil {
-		return nil, fmt.Errorf("the server can't be reached: %w", err)
+		return nil, &NotNowError{Err: fmt.Errorf("the server can't be reached: %w", err)}
 	}
 	defer resp.Body.Close()
 	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxReply))
 	if err != nil {
-		return nil, err
+		return nil, &NotNowError{Err: fmt.Errorf("the server's answer broke off: %w", err)}
 	}
 	if resp.StatusCode != http.StatusOK {
-		var fault protocol.Error
-		if json.Unmarshal(answer, &fault) == nil && fault.Message != "" {
-			fault.Message = text.Line(fault.Message, 500)
-			return nil, &fault
-		}
-		return nil, fmt.Errorf("the server answered %s; is %s a Drover server?", resp.Status, e.Server)
+		return nil, e.refused(resp, answer)
 	}
 	return answer, nil
+}
+
+// refused words an answer that isn't 200: a Drover server says why in its body, a proxy
+// doesn't.
+func (e *Enrolment) refused(resp *http.Response, answer []byte) error {
+	err := fmt.Errorf("the server answered %s; is %s a Drover server?", resp.Status, e.Server)
+	var fault protocol.Error
+	if json.Unmarshal(answer, &fault) == nil && fault.Message != "" {
+		fault.Message = text.Line(fault.Message, 500)
+		err = &fault
+	}
+	switch resp.StatusCode {
+	case http.StatusRequestTimeout, http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		return &NotNowError{After: retryAfter(resp.Header), Err: fmt.Errorf("the server enrols nobody for the moment (status %d): %w", resp.StatusCode, err)}
+	}
+	return err
+}
+
+// retryAfter reads the header, in seconds or as a date; 0 if there's none to be understood.
+func retryAfter(h http.Header) time.Duration {
+	v := h.Get("Retry-After")
+	var d time.Duration
+	if s, err := strconv.Atoi(v); err == nil {
+		d = time.Duration(min(s, int(maxRetryAfter/time.Second))) * time.Second
+	} else if at, err := http.ParseTime(v); err == nil {
+		d = time.Until(at)
+	}
+	return min(max(d, 0), maxRetryAfter)
 }

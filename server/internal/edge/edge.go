@@ -158,14 +158,23 @@ func Status(c protocol.Code) int {
 	return http.StatusInternalServerError
 }
 
+// StatusOf maps an error to the HTTP status of an answer that consists of it: Status, but
+// 408 for a body that didn't arrive in time.
+func StatusOf(e *fleet.Error) int {
+	if e.Code == protocol.CodeBadArgs && e.Reason == ReasonBodyLate {
+		return http.StatusRequestTimeout
+	}
+	return Status(e.Code)
+}
+
 // Problem is the body of an HTTP error.
 type Problem struct {
 	Error protocol.Error `json:"error"`
 }
 
-// WriteError answers with the error as JSON, under the status of its code.
+// WriteError answers with the error as JSON, under its status.
 func WriteError(w http.ResponseWriter, e *fleet.Error) {
-	writeStatus(w, Status(e.Code), e)
+	writeStatus(w, StatusOf(e), e)
 }
 
 func writeStatus(w http.ResponseWriter, status int, e *fleet.Error) {

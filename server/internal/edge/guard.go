@@ -46,6 +46,15 @@ func canonicalHost(hostport string) string {
 	return strings.ToLower(strings.TrimSuffix(host, "."))
 }
 
+// Loopback tells whether a Host (with or without a port) names this machine itself:
+// localhost or a loopback address. A request that came through a proxy carries the public
+// name, as long as the proxy keeps it.
+func Loopback(hostport string) bool {
+	host := canonicalHost(hostport)
+	addr, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && addr.Unmap().IsLoopback()
+}
+
 // HostName returns the host name of a URL such as --public-url, for Hosts.
 func HostName(publicURL string) (string, error) {
 	u, err := url.Parse(publicURL)

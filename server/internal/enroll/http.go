@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/ed25519"
 	"errors"
-	"io"
 	"mime"
 	"net/http"
 	"strconv"
@@ -15,17 +14,22 @@ import (
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/protocol/strict"
 	"github.com/drover-fleet/drover/protocol/text"
+	"github.com/drover-fleet/drover/server/internal/edge"
 	"github.com/drover-fleet/drover/server/internal/fleet"
 )
 
 // maxBody bounds an enrolment's body.
 const maxBody = 8 << 10
 
+// retryAfter is when a host that was turned away for the moment may come again, in seconds;
+// agents add jitter.
+const retryAfter = "2"
+
 // ServeHTTP answers POST /agent/v1/enroll. The token's own signature is the credential; the
 // agent id comes from the token and from nowhere else.
 func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Cache-Control", "no-store")
-	reply, err := s.serve(r)
+	reply, err := s.serve(w, r)
 	if err != nil {
 		s.fail(w, r, err)
 		return
@@ -39,7 +43,7 @@ func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(b) // a reply that's lost is asked for again
 }
 
-func (s *Service) serve(r *http.Request) (*protocol.EnrolReply, error) {
+func (s *Service) serve(w http.ResponseWriter, r *http.Request) (*protocol.EnrolReply, error) {
 	if r.Method != http.MethodPost {
 		return nil, fleet.Errorf(protocol.CodeBadArgs, "enrolment is a POST")
 	}
@@ -49,24 +53,26 @@ func (s *Service) serve(r *http.Request) (*protocol.EnrolReply, error) {
 	if r.Header.Get("Origin") != "" {
 		return nil, fleet.Errorf(protocol.CodeDenied, "enrolment isn't for browsers")
 	}
+	// A slot is for work, not for waiting: whoever holds a body back holds a connection alone.
+	body, err := edge.Read(w, r, maxBody)
+	if err != nil {
+		return nil, err
+	}
+	var req protocol.EnrolRequest
+	if err := strict.Unmarshal(body, &req, strict.Limits{MaxBytes: maxBody, MaxDepth: 4}); err != nil {
+		return nil, fleet.Errorf(protocol.CodeBadArgs, "this isn't an enrolment: %v", err)
+	}
+	d, err := decode(&req)
+	if err != nil {
+		return nil, err
+	}
 	select {
 	case s.slots <- struct{}{}:
 		defer func() { <-s.slots }()
 	default:
 		return nil, fleet.Errorf(protocol.CodeRateLimited, "too many enrolments at once; try again in a moment")
 	}
-	body, err := io.ReadAll(io.LimitReader(r.Body, maxBody+1))
-	if err != nil {
-		return nil, fleet.Wrap(protocol.CodeBadArgs, err, "the request broke off")
-	}
-	if len(body) > maxBody {
-		return nil, fleet.Errorf(protocol.CodeTooLarge, "an enrolment has at most %d bytes", maxBody)
-	}
-	var req protocol.EnrolRequest
-	if err := strict.Unmarshal(body, &req, strict.Limits{MaxBytes: maxBody, MaxDepth: 4}); err != nil {
-		return nil, fleet.Errorf(protocol.CodeBadArgs, "this isn't an enrolment: %v", err)
-	}
-	return s.enrol(r.Context(), &req)
+	return s.enrol(r.Context(), &req, d)
 }
 
 // decoded is a request's binary parts.
@@ -98,11 +104,7 @@ func errNoToken() error {
 	return fleet.Errorf(protocol.CodeUnauthenticated, "this enrolment token isn't valid here; make one with: drover enroll create")
 }
 
-func (s *Service) enrol(ctx context.Context, req *protocol.EnrolRequest) (*protocol.EnrolReply, error) {
-	d, err := decode(req)
-	if err != nil {
-		return nil, err
-	}
+func (s *Service) enrol(ctx context.Context, req *protocol.EnrolRequest, d decoded) (*protocol.EnrolReply, error) {
 	token, err := s.cfg.Store.EnrolToken(ctx, req.TokenID)
 	var fe *fleet.Error
 	if errors.As(err, &fe) && fe.Code == protocol.CodeNotFound {
@@ -160,23 +162,11 @@ func (s *Service) recordRefusal(ctx context.Context, ev fleet.AdminEvent, cause 
 
 func (s *Service) fail(w http.ResponseWriter, r *http.Request, err error) {
 	fe := fleet.AsError(err)
-	status := http.StatusInternalServerError
-	switch fe.Code {
-	case protocol.CodeUnauthenticated:
-		status = http.StatusUnauthorized
-	case protocol.CodeBadArgs:
-		status = http.StatusBadRequest
-	case protocol.CodeDenied:
-		status = http.StatusForbidden
-	case protocol.CodeConflict:
-		status = http.StatusConflict
-	case protocol.CodeTooLarge:
-		status = http.StatusRequestEntityTooLarge
-	case protocol.CodeRateLimited:
-		status = http.StatusTooManyRequests
-	case protocol.CodeUnavailable:
-		status = http.StatusServiceUnavailable
-	default:
+	status := edge.StatusOf(fe)
+	switch {
+	case fe.Code == protocol.CodeRateLimited || fe.Code == protocol.CodeUnavailable:
+		w.Header().Set("Retry-After", retryAfter)
+	case status >= http.StatusInternalServerError:
 		s.cfg.Log.Error("enrolment failed", "remote", r.RemoteAddr, "error", err, "cause", fe.Err)
 	}
 	b, merr := json.Marshal(protocol.Error{Code: fe.Code, Reason: fe.Reason, Message: fe.Message})

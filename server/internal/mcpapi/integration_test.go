@@ -308,6 +308,45 @@ func TestSessions(t *testing.T) {
 	}
 }
 
+// A credential keeps a bounded number of sessions: the one unused the longest ends for a new
+// one, and nobody else's.
+func TestSessionsOfOneCredentialAreBounded(t *testing.T) {
+	f := harness.New(t, harness.Options{})
+	loud, _ := f.PAT("loud", "all", "all", false)
+	others, used := session(t, f, f.Admin, nil), session(t, f, loud, nil)
+	const ping = `{"jsonrpc":"2.0","id":9,"method":"ping"}`
+	alive := func(token, id string) bool {
+		resp, _ := f.PostMCP(token, harness.Legacy, http.Header{"Mcp-Session-Id": {id}}, ping)
+		return resp.StatusCode == http.StatusOK
+	}
+	const most, all = 64, 200
+	var ids []string
+	for i := range all {
+		ids = append(ids, session(t, f, loud, nil))
+		if i%10 == 0 && !alive(loud, used) {
+			t.Fatalf("after %d more sessions the one in use is gone", i)
+		}
+	}
+	// Closing isn't waited for.
+	harness.Eventually(t, 10*time.Second, "the oldest sessions end", func() bool {
+		n := 0
+		for _, id := range ids[:all-most+1] {
+			if alive(loud, id) {
+				n++
+			}
+		}
+		return n == 0
+	})
+	for i, id := range ids[all-most+1:] {
+		if !alive(loud, id) {
+			t.Errorf("of the newest %d sessions number %d is gone", most-1, i)
+		}
+	}
+	if !alive(f.Admin, others) || !alive(loud, used) {
+		t.Error("another credential's session, or the one in use, is gone")
+	}
+}
+
 func TestFrontDoor(t *testing.T) {
 	f := harness.New(t, harness.Options{})
 	const list = `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`

@@ -150,18 +150,23 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if len(msgs) == 1 {
 		method = msgs[0].method
 	}
-	next := a.withoutSessions
-	if a.stateful(r, method) {
+	next, stateful := a.withoutSessions, a.stateful(r, method)
+	if stateful {
 		next = a.withSessions
 		if r.Method == http.MethodGet {
 			leave := a.takeOver(r, who.ID)
 			defer leave()
 		}
 	}
-	a.servers.of(who.ID).sync(a, who)
+	server := a.servers.of(who.ID)
+	server.sync(a, who)
+	server.touch(r.Header.Get(sessionHeader))
 	s := newStream(w, r.Method == http.MethodGet, method != methodInitialize)
 	defer func() { a.finish(s, r, who, msgs) }()
 	next.ServeHTTP(s, r)
+	if stateful && method == methodInitialize {
+		server.opened(s.Header().Get(sessionHeader))
+	}
 }
 
 // readPost reads and checks the body; false when the request was answered with a refusal.
@@ -176,7 +181,7 @@ func (a *API) readPost(w http.ResponseWriter, r *http.Request, who fleet.Princip
 	body, err := edge.Read(w, r, maxBody)
 	if err != nil {
 		fe := fleet.AsError(err)
-		a.refuseBody(w, r, who, &refusal{status: edge.Status(fe.Code), rpc: codeServer, err: fe})
+		a.refuseBody(w, r, who, &refusal{status: edge.StatusOf(fe), rpc: codeServer, err: fe})
 		return nil, false
 	}
 	msgs, bad := preflight(body)

@@ -77,8 +77,15 @@ func preflight(body []byte) ([]message, *refusal) {
 		return nil, badRequest("a batch has at most " + strconv.Itoa(maxBatch) + " messages")
 	}
 	ms := make([]message, len(raw))
+	ids := map[string]bool{}
 	for i, one := range raw {
 		m, r := readMessage(one)
+		if key := idKey(m.id); r == nil && m.method != "" && key != "" {
+			if ids[key] {
+				r = badRequest("two requests of the batch have the same id: each needs its own, as its answer is found by it. Nothing of the batch was run")
+			}
+			ids[key] = true
+		}
 		if r != nil {
 			r.guess(one)
 			return nil, r
@@ -86,6 +93,22 @@ func preflight(body []byte) ([]message, *refusal) {
 		ms[i] = m
 	}
 	return ms, nil
+}
+
+// idKey is the same for ids that the SDK takes for one, however they're written (it drops
+// fractions), and "" for none.
+func idKey(id jsontext.Value) string {
+	switch id.Kind() {
+	case '"':
+		return `"` + unquote(id)
+	case '0':
+		if f, err := strconv.ParseFloat(string(id), 64); err == nil {
+			return strconv.FormatInt(int64(f), 10)
+		}
+		return string(id)
+	default:
+		return ""
+	}
 }
 
 // readMessage reads one envelope: exact names, nothing unknown. doc is valid JSON without

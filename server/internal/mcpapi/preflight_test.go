@@ -48,6 +48,10 @@ func TestPreflightRefuses(t *testing.T) {
 		{"number out of range", call(`{"name":"fs_read","arguments":{"agent_id":"a","offset":1e999}}`), jsonrpc.CodeInvalidRequest, "7", "fs_read"},
 		{"too deep", call(`{"name":"fs_stat","arguments":{"x":` + strings.Repeat("[", 80) + strings.Repeat("]", 80) + `}}`), jsonrpc.CodeInvalidRequest, "7", "fs_stat"},
 		{"bad message in a batch", `[{"jsonrpc":"2.0","id":1,"method":"ping"},` + call(`{"name":"a","Name":"b"}`) + `]`, jsonrpc.CodeInvalidParams, "7", "a"},
+		{"an id twice in a batch", `[` + call(`{"name":"a"}`) + `,` + call(`{"name":"b"}`) + `]`, jsonrpc.CodeInvalidRequest, "7", "b"},
+		{"an id twice in a batch, spelt otherwise", `[{"jsonrpc":"2.0","id":70,"method":"ping"},{"jsonrpc":"2.0","id":7e1,"method":"ping"}]`, jsonrpc.CodeInvalidRequest, "7e1", ""},
+		{"an id twice in a batch, for the SDK", `[{"jsonrpc":"2.0","id":7,"method":"ping"},{"jsonrpc":"2.0","id":7.5,"method":"ping"}]`, jsonrpc.CodeInvalidRequest, "7.5", ""},
+		{"a text as id twice in a batch", `[{"jsonrpc":"2.0","id":"a","method":"ping"},{"jsonrpc":"2.0","id":"\u0061","method":"ping"}]`, jsonrpc.CodeInvalidRequest, `"\u0061"`, ""},
 		{"batch too long", `[` + strings.Repeat(`{"jsonrpc":"2.0","method":"x"},`, 40) + `{}]`, jsonrpc.CodeInvalidRequest, "", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -85,6 +89,8 @@ func TestPreflightPasses(t *testing.T) {
 		{"unknown method with params of its own", `{"jsonrpc":"2.0","id":1,"method":"x/y","params":{"Name":1}}`, []message{{jsontext.Value("1"), "x/y", ""}}},
 		{"batch", ` [{"jsonrpc":"2.0","id":1,"method":"ping"}, {"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"a"}}] `,
 			[]message{{jsontext.Value("1"), "ping", ""}, {jsontext.Value("2"), "tools/call", "a"}}},
+		{"batch with a number and a text as ids, notifications, and an answer", `[{"jsonrpc":"2.0","id":1,"method":"ping"},{"jsonrpc":"2.0","id":"1","method":"ping"},{"jsonrpc":"2.0","method":"x"},{"jsonrpc":"2.0","method":"x"},{"jsonrpc":"2.0","id":1,"result":{}}]`,
+			[]message{{jsontext.Value("1"), "ping", ""}, {jsontext.Value(`"1"`), "ping", ""}, {nil, "x", ""}, {nil, "x", ""}, {jsontext.Value("1"), "", ""}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got, bad := preflight([]byte(c.body))
@@ -212,6 +218,7 @@ func TestSDKErrors(t *testing.T) {
 		{"another's session", 403, "session user mismatch\n", 404, "not_found", false},
 		{"method", 404, `{"jsonrpc":"2.0","id":4,"error":{"code":-32601,"message":"x"}}`, 404, "unsupported", false},
 		{"ours already", 400, `{"jsonrpc":"2.0","id":4,"error":{"code":-32602,"message":"x","data":{"code":"unknown_tool"}}}`, 400, "unknown_tool", true},
+		{"params", 400, `{"jsonrpc":"2.0","id":4,"error":{"code":-32602,"message":"x"}}`, 400, "bad_args", false},
 		{"accept", 400, "Accept must contain both\n", 400, "bad_args", false},
 		{"size", 413, "too big\n", 413, "too_large", false},
 		{"GET without session", 405, "Method Not Allowed\n", 405, "unsupported", false},

@@ -63,8 +63,12 @@ func errorResult(tool string, fe *fleet.Error) *mcp.CallToolResult {
 	return textResult(errorText(fe), true, callMeta{Tool: tool, Code: fe.Code, Reason: text.Line(fe.Reason, 64)})
 }
 
-// errorText is an error as a model reads it: the code, then what to do next.
-func errorText(fe *fleet.Error) string {
+// errorText is an error as a model reads it: the code, then what to do next. A message may
+// be a host's.
+func errorText(fe *fleet.Error) string { return mark(visibleError(fe)) }
+
+// visibleError is errorText before it's cut and marked.
+func visibleError(fe *fleet.Error) string {
 	code := string(fe.Code)
 	if fe.Reason != "" {
 		code += " (" + text.Line(fe.Reason, 64) + ")"
@@ -157,12 +161,12 @@ func visibleJSON(v jsontext.Value) (jsontext.Value, error) {
 	}
 }
 
-// plainJSON tells whether no string of v holds anything but printable ASCII, newlines and
-// tabs: the usual case.
+// plainJSON tells whether v is one line and no string of it holds anything but printable
+// ASCII, newlines and tabs: the usual case.
 func plainJSON(v []byte) bool {
 	for i := 0; i < len(v); i++ {
 		switch c := v[i]; {
-		case c >= 0x7f:
+		case c >= 0x7f, c < 0x20:
 			return false
 		case c == '\\':
 			i++
@@ -179,7 +183,7 @@ func plainJSON(v []byte) bool {
 func statusLine(res dispatch.Result, end string, took time.Duration, notes ...string) string {
 	parts := []string{string(res.Agent)}
 	if res.RunAs != "" {
-		parts = append(parts, strings.NewReplacer("·", "", "[", "(", "]", ")").Replace(text.Line(res.RunAs, 64)))
+		parts = append(parts, statusWord(res.RunAs, 64))
 	}
 	if end != "" {
 		parts = append(parts, end)
@@ -195,6 +199,21 @@ func statusLine(res dispatch.Result, end string, took time.Duration, notes ...st
 	}
 	parts = append(parts, "call "+string(res.CallID))
 	return "[" + strings.Join(parts, " · ") + "]"
+}
+
+// statusWord is a host's word as a part of a status line, which it can't end.
+func statusWord(s string, max int) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case midDot(r):
+			return -1
+		case r == '[':
+			return '('
+		case r == ']':
+			return ')'
+		}
+		return r
+	}, text.Line(s, max))
 }
 
 func duration(d time.Duration) string {

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -20,14 +21,9 @@ import (
 // stderrRule stands between standard output and standard error.
 const stderrRule = "--- stderr ---"
 
-// ownLine matches a line of output that could be taken for one of Drover's own: the rule,
-// a status line, a note.
-var ownLine = regexp.MustCompile(`(?m)^\\*(?:--- stderr|\[drover:|\[[^\n]* · call )`)
-
-// hostText makes output safe to show below a status line: nothing in it hides or moves
-// (text.Visible), and a line that looks like one of Drover's own gets a backslash before
-// it, so that output can't pretend to be another stream's or another host's. Lines that
-// all end in CRLF end in LF here, which notes tell.
+// hostText makes output safe to show below a status line, but for its marks, which come
+// last: nothing in it hides or moves (text.Visible). Lines that all end in CRLF end in LF
+// here, which notes tell.
 func hostText(s string) (shown string, notes []string) {
 	if n := strings.Count(s, "\r\n"); n > 0 && n == strings.Count(s, "\n") && n == strings.Count(s, "\r") {
 		s = strings.ReplaceAll(s, "\r\n", "\n")
@@ -36,13 +32,6 @@ func hostText(s string) (shown string, notes []string) {
 	shown = text.Visible(s)
 	if len(shown) != len(s) {
 		notes = append(notes, `control characters shown as \xNN`)
-	}
-	if strings.Contains(shown, "--- stderr") || strings.Contains(shown, "[drover:") || strings.Contains(shown, " · call ") {
-		marked := ownLine.ReplaceAllString(shown, `\$0`)
-		if len(marked) != len(shown) {
-			shown = marked
-			notes = append(notes, `a backslash marks output lines that look like Drover's own`)
-		}
 	}
 	return shown, notes
 }
@@ -53,46 +42,83 @@ func processResult(res dispatch.Result, limit int) (*mcp.CallToolResult, error) 
 	if err := decodeOutput(res.Output, &out); err != nil {
 		return nil, err
 	}
+	p := newProcessText(res, out)
+	shown, cut := p.fit(limit)
+	m := metaOf(res)
+	m.Signal, m.Truncated = text.Line(out.Signal, 32), out.Truncated || cut
+	m.StdoutBytes, m.StderrBytes, m.DurationMS = &out.StdoutBytes, &out.StderrBytes, &out.DurationMS
+	m.ExitCode = &out.ExitCode
+	return textResult(shown, res.Err != nil, m), nil
+}
+
+// processText is what a command printed, before it's cut and marked.
+type processText struct {
+	stdout, stderr string
+	fault          string // how the call failed, in the host's words; "" if it didn't
+	status         func(notes ...string) string
+}
+
+func newProcessText(res dispatch.Result, out capability.ProcessOut) processText {
 	stdout, notes := hostText(out.Stdout)
 	stderr, more := hostText(out.Stderr)
 	for _, n := range more {
-		if !containsNote(notes, n) {
+		if !slices.Contains(notes, n) {
 			notes = append(notes, n)
 		}
 	}
 	if out.Truncated {
 		notes = append(notes, fmt.Sprintf("truncated: %d bytes of stdout and %d of stderr in all", out.StdoutBytes, out.StderrBytes))
 	}
-	head := statusLine(res, processEnd(res, out), time.Duration(out.DurationMS)*time.Millisecond, notes...) + "\n"
+	p := processText{stdout: stdout, stderr: stderr, status: func(late ...string) string {
+		return statusLine(res, processEnd(res, out), time.Duration(out.DurationMS)*time.Millisecond, slices.Concat(notes, late)...)
+	}}
 	if res.Err != nil {
-		head += text.Cut(errorText(res.Err), 2000) + "\n"
+		p.fault = visibleError(res.Err)
 	}
-	stdout, stderr, cut := fit(stdout, stderr, limit-len(head)-len(stderrRule)-2)
+	return p
+}
+
+// fit writes the whole text in at most limit bytes: the middles of stdout and stderr are cut
+// where there's too much, and each keeps its half or what the other leaves.
+func (p processText) fit(limit int) (shown string, cut bool) {
+	cutFault := text.Cut(p.fault, min(2000, limit/2))
+	fault, stdout, stderr := mark(cutFault), mark(p.stdout), mark(p.stderr)
+	marks := len(fault) - len(cutFault)
+	whole := p.join(p.head(marks+len(stdout)-len(p.stdout)+len(stderr)-len(p.stderr)), fault, stdout, stderr)
+	if len(whole) <= limit {
+		return whole, false
+	}
+	// What will be marked after the cut isn't known before: the note has its room anyway.
+	room := limit - len(p.join(p.head(1), fault, "", "")) - len(stderrRule) - 2
+	forErr := min(len(stderr), max(room/2, room-len(stdout)))
+	stdout, n := middle(p.stdout, room-forErr)
+	stderr, m := middle(p.stderr, forErr)
+	return p.join(p.head(marks+n+m), fault, stdout, stderr), true
+}
+
+// head is the status line above a text that has so many marks.
+func (p processText) head(marks int) string {
+	if marks > 0 {
+		return p.status(noteMarked)
+	}
+	return p.status()
+}
+
+func (p processText) join(head, fault, stdout, stderr string) string {
 	var b strings.Builder
-	b.Grow(len(head) + len(stdout) + len(stderr) + len(stderrRule) + 2)
-	b.WriteString(head)
+	b.Grow(len(head) + len(fault) + len(stdout) + len(stderr) + len(stderrRule) + 4)
+	b.WriteString(head + "\n")
+	if fault != "" {
+		b.WriteString(fault + "\n")
+	}
 	b.WriteString(stdout)
 	if stderr != "" {
 		if stdout != "" && !strings.HasSuffix(stdout, "\n") {
 			b.WriteByte('\n')
 		}
-		b.WriteString(stderrRule + "\n")
-		b.WriteString(stderr)
+		b.WriteString(stderrRule + "\n" + stderr)
 	}
-	m := metaOf(res)
-	m.Signal, m.Truncated = text.Line(out.Signal, 32), out.Truncated || cut
-	m.StdoutBytes, m.StderrBytes, m.DurationMS = &out.StdoutBytes, &out.StderrBytes, &out.DurationMS
-	m.ExitCode = &out.ExitCode
-	return textResult(b.String(), res.Err != nil, m), nil
-}
-
-func containsNote(notes []string, n string) bool {
-	for _, have := range notes {
-		if have == n {
-			return true
-		}
-	}
-	return false
+	return b.String()
 }
 
 // processEnd says how a command ended.
@@ -101,7 +127,7 @@ func processEnd(res dispatch.Result, out capability.ProcessOut) string {
 	case res.Err == nil:
 		return fmt.Sprintf("exit %d", out.ExitCode)
 	case res.Err.Code == protocol.CodeToolFailed && out.Signal != "":
-		return "signal " + text.Line(out.Signal, 32)
+		return "signal " + statusWord(out.Signal, 32)
 	default:
 		return string(res.State)
 	}
@@ -110,33 +136,28 @@ func processEnd(res dispatch.Result, out capability.ProcessOut) string {
 // cutNote stands where the middle of an output was left out.
 const cutNote = "\n[drover: the middle of this output is not shown]\n"
 
-// fit cuts the middles of stdout and stderr so that together they have at most limit
-// bytes: each keeps its half, or what the other leaves.
-func fit(stdout, stderr string, limit int) (_, _ string, cut bool) {
-	if len(stdout)+len(stderr) <= limit {
-		return stdout, stderr, false
+// middle marks s; if it's longer than limit then, it keeps the head and the tail of s, marked,
+// in at most limit bytes with the note between. marks counts the marks.
+func middle(s string, limit int) (shown string, marks int) {
+	if whole := mark(s); len(whole) <= limit {
+		return whole, len(whole) - len(s)
 	}
-	forErr := min(len(stderr), max(limit/2, limit-len(stdout)))
-	return middle(stdout, limit-forErr), middle(stderr, forErr), true
-}
-
-// middle keeps the head and the tail of s, at most limit bytes with the note between.
-func middle(s string, limit int) string {
-	if len(s) <= limit {
-		return s
+	for keep := min(limit-len(cutNote), len(s)); keep >= 2; {
+		from, to := keep/2, len(s)-keep/2
+		for from > 0 && !utf8.RuneStart(s[from]) {
+			from--
+		}
+		for to < len(s) && !utf8.RuneStart(s[to]) {
+			to++
+		}
+		head, tail := mark(s[:from]), mark(s[to:])
+		over := len(head) + len(cutNote) + len(tail) - limit
+		if over <= 0 {
+			return head + cutNote + tail, len(head) + len(tail) - from - (len(s) - to)
+		}
+		keep -= over
 	}
-	keep := limit - len(cutNote)
-	if keep < 2 {
-		return ""
-	}
-	from, to := keep/2, len(s)-keep/2
-	for from > 0 && !utf8.RuneStart(s[from]) {
-		from--
-	}
-	for to < len(s) && !utf8.RuneStart(s[to]) {
-		to++
-	}
-	return s[:from] + cutNote + s[to:]
+	return "", 0
 }
 
 // imageTypes are the images that models are shown.
@@ -180,20 +201,30 @@ func textFile(res dispatch.Result, out capability.FSReadOut, m callMeta, limit i
 	body, notes := hostText(out.Text)
 	m.NextOffset, m.Truncated = out.NextOffset, out.Truncated
 	// The status line grows by what a cut adds to it.
-	room := limit - len(fileStatus(res, out, m, notes...)) - 120
-	if len(body) > room {
-		body, out = cutText(body, out, max(room, 0))
+	room := max(0, limit-len(fileStatus(res, out, m, append(slices.Clone(notes), noteMarked)...))-120)
+	shown := mark(body)
+	if len(shown) > room {
+		whole := out
+		for keep := min(room, len(body)); ; keep = len(body) - (len(shown) - room) {
+			body, out = cutText(body, whole, keep)
+			if shown = mark(body); len(shown) <= room {
+				break
+			}
+		}
 		m.NextOffset, m.Truncated = out.NextOffset, true
 		if out.NextOffset == 0 {
 			notes = append(notes, "cut to fit: ask with a smaller limit or a larger max_output for the rest")
 		}
 	}
-	return textResult(fileStatus(res, out, m, notes...)+"\n"+body, res.Err != nil, m)
+	if len(shown) > len(body) {
+		notes = append(notes, noteMarked)
+	}
+	return textResult(fileStatus(res, out, m, notes...)+"\n"+shown, res.Err != nil, m)
 }
 
 // cutText cuts a file's text at its end, where lines are counted after a whole line.
 func cutText(body string, out capability.FSReadOut, room int) (string, capability.FSReadOut) {
-	for room > 0 && !utf8.RuneStart(body[room]) {
+	for room > 0 && room < len(body) && !utf8.RuneStart(body[room]) {
 		room--
 	}
 	cut := body[:room]
@@ -212,7 +243,9 @@ func cutText(body string, out capability.FSReadOut, room int) (string, capabilit
 
 func binaryFile(res dispatch.Result, out capability.FSReadOut, m callMeta, limit int) *mcp.CallToolResult {
 	m.NextOffset, m.Truncated = out.NextOffset, out.Truncated
-	status := fileStatus(res, out, m, "base64 of "+text.Line(orWord(out.MIME, "binary data"), 64))
+	status := fileStatus(res, out, m, "base64 of "+statusWord(orWord(out.MIME, "binary data"), 64))
+	// The decoder lets line ends pass, and lines could begin with anything.
+	out.Data = strings.NewReplacer("\r", "", "\n", "").Replace(out.Data)
 	if len(out.Data) > max(limit, capability.DefaultOutput)*4/3+4 {
 		return textResult(fmt.Sprintf("%s: the file's content is too large to be shown (%d bytes); ask for a part with unit bytes, offset and limit\n%s",
 			protocol.CodeTooLarge, out.Size, status), true, m)

@@ -2,6 +2,7 @@ package mcpapi
 
 import (
 	"container/list"
+	"maps"
 	"slices"
 	"sync"
 
@@ -25,6 +26,11 @@ type servers struct {
 	used *list.List               // the latest first
 }
 
+// maxSessions bounds the open sessions of one principal: each costs memory for as long as
+// its client keeps silent. The one that was used the longest ago ends for a new one; its
+// client begins again.
+const maxSessions = 64
+
 // server is the SDK's server of one principal.
 type server struct {
 	principal string
@@ -33,6 +39,50 @@ type server struct {
 	mu    sync.Mutex
 	who   fleet.Principal // as of its last request
 	tools []*capability.Definition
+	clock uint64            // counts uses
+	used  map[string]uint64 // when each open session was used last, by its id
+}
+
+// touch notes that a session is used now; one that isn't open is nothing to note.
+func (s *server) touch(session string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, open := s.used[session]; open {
+		s.clock++
+		s.used[session] = s.clock
+	}
+}
+
+// opened notes a new session, and closes those beyond the bound. Closing waits for what is
+// under way, so it isn't waited for.
+func (s *server) opened(session string) {
+	if session == "" {
+		return // initialize was refused
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.clock++
+	s.used[session] = s.clock
+	if len(s.used) <= maxSessions {
+		return
+	}
+	// Sessions that ended by themselves go first. They're listed under the lock: what is in
+	// used was open before.
+	open := map[string]*mcp.ServerSession{}
+	for one := range s.server.Sessions() {
+		open[one.ID()] = one
+	}
+	maps.DeleteFunc(s.used, func(id string, _ uint64) bool { return open[id] == nil && id != session })
+	for len(s.used) > maxSessions {
+		oldest := session
+		for id, at := range s.used {
+			if at < s.used[oldest] {
+				oldest = id
+			}
+		}
+		delete(s.used, oldest)
+		go func() { _ = open[oldest].Close() }()
+	}
 }
 
 func newServers(build func() *mcp.Server) *servers {
@@ -46,7 +96,7 @@ func (s *servers) of(principal string) *server {
 		s.used.MoveToFront(e)
 		return e.Value.(*server)
 	}
-	one := &server{principal: principal, server: s.build()}
+	one := &server{principal: principal, server: s.build(), used: map[string]uint64{}}
 	s.byID[principal] = s.used.PushFront(one)
 	s.evict()
 	return one

@@ -239,19 +239,22 @@ func TestHealthAndMetrics(t *testing.T) {
 	}
 	admin, user := w.pat("a", true, everyAgent, everyTool), w.pat("u", false, everyAgent, everyTool)
 	for _, c := range []struct {
-		name, peer, token, forwarded string
-		want                         int
+		name, peer, host, token, forwarded string
+		want                               int
 	}{
-		{"loopback", "127.0.0.1:1", "", "", 200},
-		{"loopback 6", "[::1]:1", "", "", 200},
-		{"mapped", "[::ffff:127.0.0.1]:1", "", "", 200},
-		{"forwarded", "127.0.0.1:1", "", "203.0.113.7", 401},
-		{"elsewhere", "203.0.113.7:1", "", "", 401},
-		{"a user", "203.0.113.7:1", user, "", 403},
-		{"an administrator", "203.0.113.7:1", admin, "", 200},
-		{"an administrator through a proxy", "127.0.0.1:1", admin, "203.0.113.7", 200},
+		{"loopback", "127.0.0.1:1", "127.0.0.1:7400", "", "", 200},
+		{"loopback 6", "[::1]:1", "[::1]:7400", "", "", 200},
+		{"mapped", "[::ffff:127.0.0.1]:1", "localhost:7400", "", "", 200},
+		{"forwarded", "127.0.0.1:1", "127.0.0.1:7400", "", "203.0.113.7", 401},
+		{"forwarded without a word", "127.0.0.1:1", "drover.example.org", "", "", 401},
+		{"forwarded to an address", "127.0.0.1:1", "203.0.113.9", "", "", 401},
+		{"elsewhere", "203.0.113.7:1", "127.0.0.1:7400", "", "", 401},
+		{"a user", "203.0.113.7:1", "drover.example.org", user, "", 403},
+		{"an administrator", "203.0.113.7:1", "drover.example.org", admin, "", 200},
+		{"an administrator through a proxy", "127.0.0.1:1", "drover.example.org", admin, "203.0.113.7", 200},
 	} {
 		r := httptest.NewRequest("GET", "/metrics", nil)
+		r.Host = c.host
 		r.RemoteAddr = c.peer
 		if c.token != "" {
 			r.Header.Set("Authorization", "Bearer "+c.token)

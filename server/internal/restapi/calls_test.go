@@ -158,7 +158,7 @@ func TestStatusOfEveryCode(t *testing.T) {
 		protocol.CodeInternal: 500,
 	}
 	for _, c := range protocol.Codes() {
-		if got := (refusal{&fleet.Error{Code: c}}).GetStatus(); got != want[c] || got != edge.Status(c) {
+		if got := (refusal{fe: &fleet.Error{Code: c}}).GetStatus(); got != want[c] || got != edge.Status(c) {
 			t.Errorf("%s: HTTP %d, want %d", c, got, want[c])
 		}
 	}

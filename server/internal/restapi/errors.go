@@ -2,6 +2,7 @@ package restapi
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"strings"
 
@@ -35,21 +36,41 @@ func callError(e *fleet.Error) *CallError {
 }
 
 // refusal is a *fleet.Error as the HTTP library wants errors: with a status.
-type refusal struct{ fe *fleet.Error }
+type refusal struct {
+	fe     *fleet.Error
+	status int // of its own; 0: that of fe
+}
+
+// statusClientGone is what the log and the metrics show of a request whose client left
+// before the answer (nginx's word for it): not a failure of this server.
+const statusClientGone = 499
 
 // Error implements error.
 func (r refusal) Error() string { return r.fe.Error() }
 
 // GetStatus implements huma.StatusError.
-func (r refusal) GetStatus() int { return edge.Status(r.fe.Code) }
+func (r refusal) GetStatus() int {
+	if r.status != 0 {
+		return r.status
+	}
+	return edge.StatusOf(r.fe)
+}
 
 // fail turns a handler's error into an answer; what isn't for the caller goes to the log.
 func (a *API) fail(op string, err error) error {
 	fe := fleet.AsError(err)
-	if fe.Err != nil {
+	a.logCause(op, fe)
+	return refusal{fe: fe}
+}
+
+// logCause writes what an answer keeps back: the cause of an error, and each internal error.
+func (a *API) logCause(op string, fe *fleet.Error) {
+	switch {
+	case fe.Code == protocol.CodeInternal:
+		a.Log.Error("a request failed inside", "operation", op, "message", fe.Message, "err", fe.Err)
+	case fe.Err != nil && edge.StatusOf(fe) >= http.StatusInternalServerError:
 		a.Log.Warn("request failed", "operation", op, "code", fe.Code, "err", fe.Err)
 	}
-	return refusal{fe}
 }
 
 // answer is one request's context in the HTTP library: it carries the principal, and lets
@@ -93,6 +114,10 @@ func (a *API) rewrite(ctx huma.Context, _ string, v any) (any, error) {
 		return Problem{*callError(e.fe)}, nil
 	case *huma.ErrorModel:
 		fe, status := fromLibrary(e)
+		if fe.Code == protocol.CodeInternal {
+			fe.Err = errors.Join(libraryErrors(e)...)
+			a.logCause(ctx.Operation().OperationID, fe)
+		}
 		ans, ok := ctx.(*answer)
 		if ok {
 			ans.status = status
@@ -108,12 +133,7 @@ func (a *API) rewrite(ctx huma.Context, _ string, v any) (any, error) {
 
 // fromLibrary words an error that the HTTP library found in a request.
 func fromLibrary(e *huma.ErrorModel) (*fleet.Error, int) {
-	switch {
-	case e.Status == http.StatusRequestEntityTooLarge:
-		return fleet.Errorf(protocol.CodeTooLarge, "the body is too large; send less in one request"), e.Status
-	case e.Status == http.StatusRequestTimeout:
-		return fleet.Errorf(protocol.CodeBadArgs, "the body did not arrive in time"), e.Status
-	case e.Status >= 500:
+	if e.Status >= http.StatusInternalServerError {
 		return fleet.Errorf(protocol.CodeInternal, "Drover failed inside; the server's log has the cause"), e.Status
 	}
 	msg := e.Detail
@@ -133,7 +153,18 @@ func fromLibrary(e *huma.ErrorModel) (*fleet.Error, int) {
 	return fleet.Errorf(protocol.CodeBadArgs, "%s", msg), edge.Status(protocol.CodeBadArgs)
 }
 
-// guard decides whether the caller may use the operation at all, before a body is read.
+// libraryErrors is all that the HTTP library says of an error, for the log.
+func libraryErrors(e *huma.ErrorModel) []error {
+	out := []error{errors.New(e.Detail)}
+	for _, d := range e.Errors {
+		if d != nil {
+			out = append(out, d)
+		}
+	}
+	return out
+}
+
+// guard decides whether the caller may use the operation at all, and then reads the body.
 func (a *API) guard(op operation) func(huma.Context, func(huma.Context)) {
 	return func(ctx huma.Context, next func(huma.Context)) {
 		r, w := humachi.Unwrap(ctx)
@@ -149,8 +180,24 @@ func (a *API) guard(op operation) func(huma.Context, func(huma.Context)) {
 			}
 			ans.who, ans.ctx = who, edge.WithPrincipal(r.Context(), who)
 		}
+		// The library would read it too, but leave its deadline on the connection and take a
+		// client's broken one for a failure of its own.
+		body, err := edge.Read(w, r, op.bodyLimit())
+		if err != nil {
+			a.refuse(w, r, op, ans.who, fleet.AsError(err))
+			return
+		}
+		edge.SetBody(r, body)
 		next(ans)
 	}
+}
+
+// bodyLimit bounds the operation's body, in bytes.
+func (op operation) bodyLimit() int {
+	if op.id == "create-call" {
+		return maxCallBody
+	}
+	return maxBody
 }
 
 func (a *API) refuse(w http.ResponseWriter, r *http.Request, op operation, who fleet.Principal, fe *fleet.Error) {
@@ -160,6 +207,7 @@ func (a *API) refuse(w http.ResponseWriter, r *http.Request, op operation, who f
 	if op.id == "create-call" {
 		a.Dispatch.Refuse(who, fleet.Refusal{Client: clientName(r.UserAgent()), Edge: edgeName, Code: fe.Code, Message: fe.Message})
 	}
+	a.logCause(op.id, fe)
 	edge.WriteError(w, fe)
 }
 

@@ -43,8 +43,7 @@ func plain(w http.ResponseWriter, status int, s string) {
 // Draining makes /readyz say that this replica takes no new work.
 func (a *API) Draining() { a.draining.Store(true) }
 
-// metrics lets scrapers on this machine in, and administrators. A request that a proxy
-// forwarded isn't local, whatever its peer's address is.
+// metrics lets scrapers on this machine in, and administrators.
 func (a *API) metrics(w http.ResponseWriter, r *http.Request) {
 	if a.Metrics == nil {
 		http.NotFound(w, r)
@@ -60,6 +59,7 @@ func (a *API) metrics(w http.ResponseWriter, r *http.Request) {
 			if fe.Code == protocol.CodeUnauthenticated {
 				edge.Challenge(w.Header(), r)
 			}
+			a.logCause("metrics", fe)
 			edge.WriteError(w, fe)
 			return
 		}
@@ -67,7 +67,14 @@ func (a *API) metrics(w http.ResponseWriter, r *http.Request) {
 	a.Metrics.ServeHTTP(w, r)
 }
 
+// local tells whether somebody on this machine asks, for this machine. A request that a
+// proxy forwarded isn't local, whatever its peer's address is: it says so in a header, or
+// carries the name that the client asked for. A proxy that does neither is what docs/deploy.md
+// warns of.
 func local(r *http.Request) bool {
+	if !edge.Loopback(r.Host) {
+		return false
+	}
 	for _, h := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-Ip", "Via", "Tailscale-User-Login"} {
 		if len(r.Header.Values(h)) > 0 {
 			return false

@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"reflect"
 	"slices"
-	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -96,7 +95,7 @@ func handle[I, O any](a *API, id string, h func(context.Context, fleet.Principal
 	problem := a.huma.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[Problem](), true, "Problem")
 	h0 := huma.Operation{
 		OperationID: op.id, Method: op.method, Path: op.path, Summary: op.summary, Description: op.doc, Tags: []string{op.tag},
-		Middlewares: huma.Middlewares{a.guard(op)}, MaxBodyBytes: maxBody, BodyReadTimeout: 30 * time.Second,
+		Middlewares: huma.Middlewares{a.guard(op)}, MaxBodyBytes: -1, BodyReadTimeout: -1, // guard has read it
 		// The strict decoder has the last word on bodies, see unmarshal.
 		SkipValidateBody: true,
 		Responses: map[string]*huma.Response{"default": {Description: "An error, with its code.",
@@ -105,17 +104,13 @@ func handle[I, O any](a *API, id string, h func(context.Context, fleet.Principal
 	if op.need != public {
 		h0.Security = []map[string][]string{{"pat": {}}, {"session": {}}}
 	}
-	if id == "create-call" {
-		// A read deadline would end the request's context while the call is waited for.
-		h0.MaxBodyBytes, h0.BodyReadTimeout = maxCallBody, -1
-	}
 	huma.Register(a.huma, h0, func(ctx context.Context, in *I) (*O, error) {
 		who, _ := edge.Principal(ctx)
 		out, err := h(ctx, who, in)
 		switch {
 		case err != nil && ctx.Err() != nil:
 			// Nobody waits for this answer any more, and nothing failed: a call goes on.
-			return nil, refusal{fleet.Errorf(protocol.CodeUnavailable, "the request was ended before its answer")}
+			return nil, refusal{fleet.Errorf(protocol.CodeCancelled, "the request was ended before its answer"), statusClientGone}
 		case err != nil:
 			return nil, a.fail(id, err)
 		}

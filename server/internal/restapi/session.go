@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"net/http"
 	"net/url"
+	"slices"
 	"sync"
 	"time"
 
@@ -26,6 +27,9 @@ const (
 	cookieName  = "drover_session"
 	sessionLife = 12 * time.Hour
 	maxSessions = 10_000
+	// maxOfToken bounds the sessions of one token; its oldest ends for a new one. So nobody
+	// signs others out by signing in.
+	maxOfToken = 32
 )
 
 // sessions are the page's cookies. They live in this process: a restart or another replica
@@ -33,7 +37,8 @@ const (
 // each request, so that revoking the token ends the session.
 type sessions struct {
 	mu   sync.Mutex
-	live map[[32]byte]session // by the hash of the cookie
+	live map[[32]byte]session    // by the hash of the cookie
+	of   map[[32]byte][][32]byte // the keys of live by token, the oldest first
 }
 
 type session struct {
@@ -43,15 +48,20 @@ type session struct {
 
 func (s *sessions) open(token string, now time.Time) (cookie string, expires time.Time) {
 	cookie, expires = rand.Text(), now.Add(sessionLife)
+	id, pat := sha256.Sum256([]byte(cookie)), sha256.Sum256([]byte(token))
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.live == nil {
-		s.live = map[[32]byte]session{}
+		s.live, s.of = map[[32]byte]session{}, map[[32]byte][][32]byte{}
+	}
+	if own := s.of[pat]; len(own) >= maxOfToken {
+		s.remove(own[0])
 	}
 	if len(s.live) >= maxSessions {
 		s.evict(now)
 	}
-	s.live[sha256.Sum256([]byte(cookie))] = session{pat: sha256.Sum256([]byte(token)), expires: expires}
+	s.live[id] = session{pat: pat, expires: expires}
+	s.of[pat] = append(s.of[pat], id)
 	return cookie, expires
 }
 
@@ -61,14 +71,29 @@ func (s *sessions) evict(now time.Time) {
 	var at time.Time
 	for id, v := range s.live {
 		if !now.Before(v.expires) {
-			delete(s.live, id)
+			s.remove(id)
 		} else if at.IsZero() || v.expires.Before(at) {
 			first, at = id, v.expires
 		}
 	}
 	if len(s.live) >= maxSessions {
-		delete(s.live, first)
+		s.remove(first)
 	}
+}
+
+// remove ends one session; mu is held.
+func (s *sessions) remove(id [32]byte) {
+	v, ok := s.live[id]
+	if !ok {
+		return
+	}
+	delete(s.live, id)
+	own := slices.DeleteFunc(s.of[v.pat], func(other [32]byte) bool { return other == id })
+	if len(own) == 0 {
+		delete(s.of, v.pat)
+		return
+	}
+	s.of[v.pat] = own
 }
 
 func (s *sessions) find(cookie string, now time.Time) (pat [32]byte, ok bool) {
@@ -77,7 +102,7 @@ func (s *sessions) find(cookie string, now time.Time) (pat [32]byte, ok bool) {
 	defer s.mu.Unlock()
 	v, ok := s.live[id]
 	if ok && !now.Before(v.expires) {
-		delete(s.live, id)
+		s.remove(id)
 		ok = false
 	}
 	return v.pat, ok
@@ -86,7 +111,7 @@ func (s *sessions) find(cookie string, now time.Time) (pat [32]byte, ok bool) {
 func (s *sessions) drop(cookie string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.live, sha256.Sum256([]byte(cookie)))
+	s.remove(sha256.Sum256([]byte(cookie)))
 }
 
 // Identify finds who is asking: by the Authorization header, or else, for requests of this
@@ -153,7 +178,9 @@ func (a *API) openSession(w http.ResponseWriter, r *http.Request) {
 		who, err = a.PATs.Token(in.PAT)
 	}
 	if err != nil {
-		edge.WriteError(w, fleet.AsError(err))
+		fe := fleet.AsError(err)
+		a.logCause("open-session", fe)
+		edge.WriteError(w, fe)
 		return
 	}
 	cookie, expires := a.sessions.open(in.PAT, time.Now())

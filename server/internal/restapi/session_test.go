@@ -1,6 +1,7 @@
 package restapi
 
 import (
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -118,12 +119,39 @@ func TestSessionsExpireAndAreBounded(t *testing.T) {
 	}
 	oldest, _ := s.open("a", start)
 	for i := range maxSessions + 10 {
-		s.open("b", start.Add(time.Duration(i+1)*time.Millisecond))
+		s.open(fmt.Sprint("b", i), start.Add(time.Duration(i+1)*time.Millisecond))
 	}
 	if len(s.live) > maxSessions {
 		t.Errorf("%d sessions", len(s.live))
 	}
 	if _, ok := s.find(oldest, start); ok {
 		t.Error("the oldest session was kept")
+	}
+}
+
+// Whoever signs in again and again ends their own sessions, the oldest first, and nobody
+// else's.
+func TestATokensSessionsAreBounded(t *testing.T) {
+	var s sessions
+	now := time.Unix(1_700_000_000, 0)
+	others, _ := s.open("other", now)
+	var cookies []string
+	for range maxSessions + 1 {
+		c, _ := s.open("loud", now)
+		cookies = append(cookies, c)
+	}
+	if _, ok := s.find(others, now); !ok {
+		t.Error("another's session was ended")
+	}
+	for i, c := range cookies {
+		if _, ok := s.find(c, now); ok != (i >= len(cookies)-maxOfToken) {
+			t.Fatalf("session %d of %d counts: %v", i, len(cookies), ok)
+		}
+	}
+	for _, c := range cookies {
+		s.drop(c)
+	}
+	if len(s.live) != 1 || len(s.of) != 1 {
+		t.Errorf("%d sessions of %d tokens are left", len(s.live), len(s.of))
 	}
 }

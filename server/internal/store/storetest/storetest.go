@@ -29,7 +29,7 @@ func Run(t *testing.T, fresh func(t *testing.T) store.Config) {
 		{"KeyJoins", testKeyJoins}, {"ToolUseJoins", testToolUseJoins}, {"JoinsWithinGroup", testJoinsWithinGroup},
 		{"HostileText", testHostileText}, {"WithdrawnIntent", testWithdrawnIntent}, {"Grouping", testGrouping},
 		{"PolicyVersion", testPolicyVersion}, {"Orphans", testOrphans}, {"PruneResults", testPruneResults},
-		{"Refusals", testRefusals}, {"RefusalsCoalesce", testRefusalsCoalesce}, {"RefusalsBounded", testRefusalsBounded},
+		{"Refusals", testRefusals}, {"RefusalsCoalesce", testRefusalsCoalesce}, {"RefusalsBounded", testRefusalsBounded}, {"RefusalsOfNobody", testRefusalsOfNobody},
 		{"Records", testRecords}, {"Admin", testAdmin}, {"Rebuild", testRebuild}, {"ClosedStore", testClosedStore},
 		{"PATs", testPATs}, {"OtherProcess", testOtherProcess}, {"Touches", testTouches},
 		{"EnrolTokens", testEnrolTokens}, {"Enrol", testEnrol}, {"EnrolRace", testEnrolRace}, {"Replace", testReplace}, {"Remove", testRemove},

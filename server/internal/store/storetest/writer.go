@@ -197,6 +197,8 @@ type refusalRow struct {
 	Code      string `json:"code"`
 	Message   string `json:"message"`
 	Count     int    `json:"count"`
+	Client    string `json:"client"`
+	Edge      string `json:"edge"`
 }
 
 func testRefusals(t *testing.T, cfg store.Config) {
@@ -232,6 +234,34 @@ func testRefusalsCoalesce(t *testing.T, cfg store.Config) {
 	}
 	if loud != flood || rows > 11*seconds || quiet != 1 {
 		t.Errorf("%d refusals in %d rows (want %d in at most %d), %d of the quiet one", loud, rows, flood, 11*seconds, quiet)
+	}
+}
+
+// testRefusalsOfNobody: what anybody can cause without a credential takes a row a second,
+// however it varies, and that row counts all of it.
+func testRefusalsOfNobody(t *testing.T, cfg store.Config) {
+	ctx, db := context.Background(), open(t, cfg)
+	const flood = 3000
+	start := time.Now()
+	for i := range flood {
+		db.RecordRefusal(fleet.Refusal{Client: fmt.Sprint("client ", i), Edge: "rest", Code: protocol.CodeUnauthenticated, Message: "a token is needed"})
+	}
+	db.RecordRefusal(fleet.Refusal{Principal: "pat:quiet", Code: protocol.CodeBadArgs})
+	seconds := int(time.Since(start)/time.Second) + 2
+	check(t, db.Flush(ctx))
+	total, rows, quiet := 0, 0, 0
+	for _, r := range refusalsOf(t, db) {
+		if r.Principal != "" {
+			quiet += r.Count
+			continue
+		}
+		total, rows = total+r.Count, rows+1
+		if r.Code != "unauthenticated" || r.Message != "a token is needed" || r.Edge != "rest" || r.Client != "" && r.Count > 1 {
+			t.Errorf("the row is %+v", r)
+		}
+	}
+	if total != flood || rows > seconds || quiet != 1 {
+		t.Errorf("%d refusals in %d rows (want %d in at most %d), %d of the quiet one", total, rows, flood, seconds, quiet)
 	}
 }
 
