@@ -88,6 +88,11 @@ func (a *Agent) Run(ctx context.Context) error {
 		return err
 	}
 	defer id.Close()
+	release, err := identity.Hold(a.cfg.State)
+	if err != nil {
+		return err
+	}
+	defer release()
 	files, err := guard.NewFiles(a.cfg.Roots)
 	if err != nil {
 		return err

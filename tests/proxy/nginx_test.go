@@ -24,9 +24,11 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/drover-fleet/drover/tests/programs"
+	"github.com/drover-fleet/drover/tests/harness"
 	"github.com/drover-fleet/drover/tests/testenv"
 )
+
+func TestMain(m *testing.M) { os.Exit(harness.Main(m)) }
 
 const publicName = "drover.example.org"
 
@@ -40,13 +42,13 @@ func TestBehindNginx(t *testing.T) {
 	}
 	testenv.Require(t, err == nil, "there's no nginx: install Debian's nginx-light")
 
-	s := programs.Serve(t, "../..", "--public-url", "https://"+publicName)
+	s := harness.Launch(t, harness.Build(t, ""), harness.LaunchOptions{Flags: []string{"--public-url", "https://" + publicName}})
 	dir := t.TempDir()
 	ca := certificate(t, dir)
 	address := startNginx(t, nginx, dir, strings.TrimPrefix(s.URL, "http://"), nil)
 	client := throughProxy(address, ca)
-	pat := s.Drover(t, "pat", "create", "--name", "behind", "--agents", "all", "--tools", "all")
-	s.Agent(t, "web-01", "https://"+address, nil, "--ca-file", filepath.Join(dir, "cert.pem"))
+	pat := s.Run("pat", "create", "--name", "behind", "--agents", "all", "--tools", "all")
+	s.HostAt("web-01", "https://"+address, nil, "--ca-file", filepath.Join(dir, "cert.pem"))
 	online(t, client, pat)
 
 	for _, era := range []string{"2026-07-28", "2025-11-25"} {
@@ -86,7 +88,7 @@ func TestMetricsBehindNginx(t *testing.T) {
 	}
 	testenv.Require(t, err == nil, "there's no nginx: install Debian's nginx-light")
 
-	s := programs.Serve(t, "../..", "--public-url", "https://"+publicName)
+	s := harness.Launch(t, harness.Build(t, ""), harness.LaunchOptions{Flags: []string{"--public-url", "https://" + publicName}})
 	local, err := http.Get(s.URL + "/metrics")
 	if err != nil {
 		t.Fatal(err)
@@ -182,16 +184,13 @@ func startNginx(t *testing.T, nginx, dir, backend string, without []string) (add
 	if err := os.WriteFile(file, []byte(conf), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(nginx, "-c", file, "-p", dir, "-e", filepath.Join(dir, "error.log"), "-g", "daemon off;")
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
 	t.Cleanup(func() {
 		if t.Failed() {
 			log, _ := os.ReadFile(filepath.Join(dir, "error.log"))
-			t.Logf("nginx: %s%s", &out, log)
+			t.Logf("nginx: %s", log)
 		}
 	})
-	programs.Run(t, cmd)
+	harness.Start(t, nil, nginx, "-c", file, "-p", dir, "-e", filepath.Join(dir, "error.log"), "-g", "daemon off;")
 	return address
 }
 

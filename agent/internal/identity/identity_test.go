@@ -274,3 +274,20 @@ func TestEmptyFolderIsMadePrivate(t *testing.T) {
 		t.Errorf("mode %v, %v", fi.Mode(), err)
 	}
 }
+
+func TestOneAgentHoldsAFolder(t *testing.T) {
+	dir := t.TempDir()
+	release, err := Hold(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Hold(dir); err == nil || !strings.Contains(err.Error(), "another drover-agent") {
+		t.Errorf("held twice: %v", err)
+	}
+	release()
+	again, err := Hold(dir)
+	if err != nil {
+		t.Fatalf("after its release: %v", err)
+	}
+	again()
+}

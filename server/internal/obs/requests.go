@@ -58,13 +58,15 @@ func methodOf(m string) string {
 	}
 }
 
+// levelOf: what went well is in the record and in the metrics, and is logged on demand.
 func levelOf(route string, status int) slog.Level {
+	probe := route == "/healthz" || route == "/readyz" || route == "/metrics"
 	switch {
 	case status >= 500:
 		return slog.LevelWarn
-	case route == "/healthz" || route == "/readyz" || route == "/metrics":
-		return slog.LevelDebug
-	default:
+	case status >= 400 && !probe:
 		return slog.LevelInfo
+	default:
+		return slog.LevelDebug
 	}
 }
