@@ -13,5 +13,5 @@ func TestMain(m *testing.M) { os.Exit(harness.Main(m)) }
 // that URL, or SQLite when it's empty.
 func launch(t *testing.T, tags, database string) *harness.Deployment {
 	t.Helper()
-	return harness.Launch(t, harness.Build(t, tags), harness.LaunchOptions{DatabaseURL: database})
+	return harness.Launch(t, harness.Build(t, tags), harness.LaunchOptions{Engine: harness.SQLite, DatabaseURL: database})
 }

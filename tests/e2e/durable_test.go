@@ -89,7 +89,7 @@ func traced(t *testing.T, database string) (call string, trace []event) {
 	try := exec.CommandContext(t.Context(), strace, "-D", "-f", "-o", out, "true")
 	_, err = try.CombinedOutput()
 	testenv.Require(t, err == nil, fmt.Sprintf("strace may not trace here: %v", err))
-	d := harness.Launch(t, harness.Build(t, ""), harness.LaunchOptions{DatabaseURL: database, Prefix: []string{
+	d := harness.Launch(t, harness.Build(t, ""), harness.LaunchOptions{Engine: harness.SQLite, DatabaseURL: database, Prefix: []string{
 		strace, "-D", "-f", "-qq", "-yy", "-s", "16384", "-e", "signal=none",
 		"-e", "trace=pwrite64,pwritev,pwritev2,write,writev,sendto,sendmsg,fdatasync,fsync,sync_file_range,read,recvfrom,exit_group", "-o", out,
 	}})

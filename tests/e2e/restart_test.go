@@ -12,11 +12,7 @@ import (
 func TestRestartMidCall(t *testing.T) {
 	for _, engine := range harness.Engines() {
 		t.Run(string(engine), func(t *testing.T) {
-			var o harness.LaunchOptions
-			if engine == harness.Postgres {
-				o.DatabaseURL = harness.PostgresSchema(t)
-			}
-			d := harness.Launch(t, harness.Build(t, ""), o)
+			d := harness.Launch(t, harness.Build(t, ""), harness.LaunchOptions{Engine: engine})
 			a := d.RawAgent("raw-01")
 			if err := a.Connect(); err != nil {
 				t.Fatal(err)

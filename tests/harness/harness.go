@@ -32,12 +32,21 @@ const (
 	Postgres Engine = "postgres"
 )
 
+// defaultEngine is the store of tests that don't say which: DROVER_TEST_ENGINE runs them all
+// on the other one.
+func defaultEngine() Engine {
+	if e := os.Getenv("DROVER_TEST_ENGINE"); e != "" {
+		return Engine(e)
+	}
+	return SQLite
+}
+
 // Engines lists both: suites run on each.
 func Engines() []Engine { return []Engine{SQLite, Postgres} }
 
 // Options of a Fleet.
 type Options struct {
-	Engine    Engine // SQLite when empty
+	Engine    Engine // when empty the one of DROVER_TEST_ENGINE, else SQLite
 	KeepAlive time.Duration
 	// Log shows the server's and agents' logs with -v.
 	Log bool
@@ -62,6 +71,9 @@ func New(t testing.TB, o Options) *Fleet {
 	f := &Fleet{Client: Client{T: t}, Dir: t.TempDir(), opts: o, log: slog.New(slog.DiscardHandler)}
 	if o.Log {
 		f.log = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
+	}
+	if o.Engine == "" {
+		o.Engine = defaultEngine()
 	}
 	if o.Engine == Postgres {
 		f.dbURL = PostgresSchema(t)

@@ -171,7 +171,10 @@ func Tail(b []byte, most int) []byte { return b[max(0, len(b)-most):] }
 
 // LaunchOptions are how a Deployment is started.
 type LaunchOptions struct {
-	// DatabaseURL is a Postgres; SQLite in a new data folder when empty.
+	// Engine is where the store is: SQLite in a new data folder or Postgres in a new schema;
+	// when empty the one of DROVER_TEST_ENGINE, else SQLite.
+	Engine Engine
+	// DatabaseURL is a Postgres that the test made itself.
 	DatabaseURL string
 	// Flags of drover serve beside --listen and the store's.
 	Flags []string
@@ -194,6 +197,12 @@ type Deployment struct {
 func Launch(t testing.TB, programs Programs, o LaunchOptions) *Deployment {
 	t.Helper()
 	d := &Deployment{Client: Client{T: t}, Programs: programs, Store: []string{"--data", t.TempDir()}, opts: o}
+	if o.Engine == "" {
+		o.Engine = defaultEngine()
+	}
+	if o.Engine == Postgres && o.DatabaseURL == "" {
+		o.DatabaseURL = PostgresSchema(t)
+	}
 	if o.DatabaseURL != "" {
 		d.Store = append(d.Store, "--database-url", o.DatabaseURL)
 	}
