@@ -75,6 +75,11 @@ func (d *Dispatcher) Call(ctx context.Context, who fleet.Principal, req Request)
 	}
 	if f == nil {
 		d.obs.Joined()
+		if !joined.State.Final() { // it ended between the two looks
+			if joined, err = d.db.Call(ctx, joined.ID); err != nil {
+				return Result{}, err
+			}
+		}
 		return d.resultOf(joined, true), nil
 	}
 	f.hold()
@@ -154,13 +159,11 @@ func (d *Dispatcher) await(ctx context.Context, f *flight, req Request) (Result,
 	if !req.CancelOnDone {
 		return f.standing(), context.Cause(ctx)
 	}
-	f.leave()
-	select {
-	case <-f.done:
-		return f.result, nil
-	case <-time.After(protocol.CancelGrace + 5*time.Second): // others hold it
+	if !f.leave() {
 		return f.standing(), context.Cause(ctx)
 	}
+	<-f.done
+	return f.result, nil
 }
 
 // Causes that end a call early; their texts travel in the cancel frame.

@@ -53,16 +53,17 @@ func (f *flight) hold() {
 	f.holders++
 }
 
-// leave counts out a caller whose end cancels: the last one's cancels the call, so that
-// who dropped out doesn't end what another still waits for.
-func (f *flight) leave() {
+// leave counts out a caller whose end cancels, and tells whether it was the last one: then
+// the call is cancelled. Who drops out doesn't end what another still waits for.
+func (f *flight) leave() (last bool) {
 	f.mu.Lock()
 	f.holders--
-	last := f.holders == 0
+	last = f.holders == 0
 	f.mu.Unlock()
 	if last {
 		f.cancel(errGone)
 	}
+	return last
 }
 
 // watch adds a listener and tells it where the call stands.
