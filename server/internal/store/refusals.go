@@ -100,16 +100,7 @@ func (b *refusalBox) add(r *fleet.Refusal, second int64) (wake, ok bool) {
 		b.pending = append(b.pending, r)
 		return true, true
 	}
-	k := refusalKind{r.Principal, r.Edge, r.Code}
-	switch s := b.shared[k]; {
-	case s != nil:
-		r.Count += s.Count
-		b.shared[k] = r
-	case len(b.shared) < refusalKinds:
-		b.shared[k] = r
-	default:
-		b.dropped += r.Count
-	}
+	b.share(r)
 	return false, true
 }
 
@@ -162,11 +153,33 @@ func (b *refusalBox) drain() []*op {
 	return out
 }
 
-// lost counts a refusal that the database didn't take into a later row.
+// lost takes back a refusal that the database didn't take: it's written with the shared
+// rows, again and again until it is.
 func (b *refusalBox) lost(r *fleet.Refusal) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.dropped += r.Count
+	if len(b.shared) == 0 && b.nobody == nil {
+		b.since = time.Now().Unix()
+	}
+	if r.Principal == "" {
+		b.anonymous(r)
+		return
+	}
+	b.share(r)
+}
+
+// share counts a refusal into the row of its kind; mu is held.
+func (b *refusalBox) share(r *fleet.Refusal) {
+	k := refusalKind{r.Principal, r.Edge, r.Code}
+	switch s := b.shared[k]; {
+	case s != nil:
+		r.Count += s.Count
+		b.shared[k] = r
+	case len(b.shared) < refusalKinds:
+		b.shared[k] = r
+	default:
+		b.dropped += r.Count
+	}
 }
 
 // end hands over everything and takes no more.
