@@ -27,6 +27,9 @@ func (b *bench) calls(ctx context.Context) error {
 	if n, err := strconv.Atoi(b.gogc); err == nil {
 		defer debug.SetGCPercent(debug.SetGCPercent(n))
 	}
+	if err := b.disk(); err != nil {
+		return err
+	}
 	b.rig.GOGC = b.gogc
 	defer func() { b.rig.GOGC = "" }()
 	stands, drop, err := b.stands()
