@@ -5,8 +5,6 @@ import (
 	"os"
 	"slices"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // syncs is how many writes are timed.
@@ -27,7 +25,7 @@ func (b *bench) disk() (err error) {
 		if _, err := f.WriteAt(page, int64(i%200)*int64(len(page))); err != nil {
 			return err
 		}
-		if err := unix.Fdatasync(int(f.Fd())); err != nil {
+		if err := f.Sync(); err != nil {
 			return err
 		}
 		took = append(took, time.Since(begin))
