@@ -58,6 +58,7 @@ func New(cfg Config, log *slog.Logger) (*Server, error) {
 		return nil, fmt.Errorf("the data folder: %w", err)
 	}
 	s := &Server{cfg: cfg, log: log}
+	_, missing := os.Stat(filepath.Join(cfg.DataDir, enroll.KeyFile))
 	if s.key, err = enroll.LoadServerKey(cfg.DataDir); err != nil {
 		return nil, err
 	}
@@ -72,6 +73,10 @@ func New(cfg Config, log *slog.Logger) (*Server, error) {
 	if s.release, err = s.db.Own(context.Background()); err != nil {
 		_ = s.Close()
 		return nil, err
+	}
+	if n := len(s.db.Snapshot().Agents); missing != nil && n > 0 {
+		log.Error("the server's key was missing and a new one was made: the agents trust the old one and won't connect; restore the key's file from a backup, or enrol every agent again with drover enroll create --replace",
+			"file", filepath.Join(cfg.DataDir, enroll.KeyFile), "agents", n)
 	}
 	if err := s.wire(); err != nil {
 		_ = s.Close()
