@@ -4,10 +4,18 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 )
 
 // lockFile is locked by the one agent that runs on a state folder.
 const lockFile = "agent.lock"
+
+// How long a starting agent waits for one that is just stopping, and how often it looks. A
+// program that is being started holds what its parent held for an instant, too.
+const (
+	holdWait  = 5 * time.Second
+	holdRetry = 50 * time.Millisecond
+)
 
 // Hold makes this process the one agent of a state folder, until release: a second one
 // would be refused by the server as a copy, and make the first one look suspect.
@@ -16,7 +24,12 @@ func Hold(dir string) (release func(), err error) {
 	if err != nil {
 		return nil, fmt.Errorf("the state folder: %w", err)
 	}
-	if !tryHold(f) {
+	retry := time.NewTicker(holdRetry)
+	defer retry.Stop()
+	for begin := time.Now(); !tryHold(f); <-retry.C {
+		if time.Since(begin) < holdWait {
+			continue
+		}
 		_ = f.Close()
 		return nil, fmt.Errorf("another drover-agent runs on %s already; stop it first, or give this one another folder with --state", dir)
 	}
