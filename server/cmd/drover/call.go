@@ -38,8 +38,10 @@ Arguments: key=value is converted by the tool's schema (text, numbers, true and 
 list takes the key several times: argv=ls argv=-l; a map takes NAME=VALUE: env=LANG=C).
 key:=JSON is taken as it is. --args takes a whole JSON object.
 
-Output of command tools goes to standard output and standard error as it is; on a
-terminal, control characters are escaped (--raw leaves them). fs_read writes the file.
+Output of command tools goes to standard output and standard error as text: bytes that
+aren't UTF-8 come as \xNN, so fetch binary files with fs_read or base64. On a
+terminal, control characters are escaped (--raw leaves them). fs_read writes the part it
+read, and says on standard error where to go on.
 Other results are JSON.
 
 Exit code: the command's own; 128+n when signal n ended it; 255 when Drover couldn't
