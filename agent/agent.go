@@ -108,7 +108,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	capability.Bind(reg, &capability.Host{AgentID: id.AgentID(), Version: a.cfg.Version, RunAs: runAs(), Files: files, Log: log})
 	runner := run.New(reg, run.Identity{Fingerprint: id.Fingerprint(), Generation: id.Generation()}, log)
 	var up atomic.Pointer[mux.Session]
-	l := link.New(link.Options{Server: id.ServerURL(), Identity: id, Handler: runner, Resume: runner.Resume, Log: log, Client: a.client,
+	l := link.New(link.Options{Server: id.ServerURL(), Identity: id, Handler: runner, Resumer: runner, Boot: runner.Boot(), Log: log, Client: a.client,
 		Connected: func(c link.Connection) { up.Store(c.Session) },
 		Facts:     func() (protocol.Facts, []protocol.Capability) { return a.facts(files), reg.Capabilities() }})
 

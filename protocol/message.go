@@ -50,6 +50,12 @@ const (
 	MaxName = 128
 )
 
+// Kinds of streams.
+const (
+	KindFrame = "frame" // one oversized frame
+	KindFile  = "file"  // version 2: a file's bytes, under a call
+)
+
 // Flags of a binary message.
 const (
 	// FlagEnd: the sender's last chunk of this stream (its payload may be empty).
@@ -161,18 +167,40 @@ type Cancel struct {
 }
 
 // Resume asks, after a reconnect, what became of calls sent over an earlier connection;
-// the agent answers with a Resume that has States.
+// the agent answers with a Resume that has States. From version 2 an agent also sends one
+// with Boot alone right after the welcome.
 type Resume struct {
-	Type   Type          `json:"type"`
-	IDs    []string      `json:"ids,omitempty"`
+	Type Type     `json:"type"`
+	IDs  []string `json:"ids,omitempty"`
+	// Boot names the agent's journal and its host's boot: unseen under the Boot that held
+	// when a request was written means that it never started.
 	Boot   string        `json:"boot,omitempty"`
 	States []ResumeState `json:"states,omitempty"`
 }
 
-// ResumeState is one call's fate: running, done or unseen.
+// What became of a call, as the agent's journal has it.
+const (
+	// FateRunning: it runs; its response comes over this connection.
+	FateRunning = "running"
+	// FateDone: it has ended; its response follows over this connection.
+	FateDone = "done"
+	// FateUnseen: it never began and never will.
+	FateUnseen = "unseen"
+	// FateLost (version 2): it began, and its end isn't known any more: the agent was
+	// restarted, or can't tell it from what it has forgotten.
+	FateLost = "lost"
+)
+
+// ResumeState is one call's fate.
 type ResumeState struct {
 	ID    string `json:"id"`
 	State string `json:"state"`
+	// Version 2, of what is known beside the state: evidence for people.
+	PID      int    `json:"pid,omitzero"`        // of the process it started, 0 for none
+	AgoMS    int64  `json:"ago_ms,omitzero"`     // how long ago it began, milliseconds
+	Ended    bool   `json:"ended,omitzero"`      // it's known to have ended
+	ExitCode *int   `json:"exit_code,omitempty"` // of a command that has ended
+	Note     string `json:"note,omitempty"`      // one line: what the agent did about it
 }
 
 // Open begins a stream from the sender. Kind "frame" carries one oversized frame; the
@@ -180,7 +208,7 @@ type ResumeState struct {
 type Open struct {
 	Type   Type   `json:"type"`
 	Stream uint32 `json:"stream"` // chosen by the sender, never reused on a connection
-	Kind   string `json:"kind"`   // frame; reserved: stdout stderr stdin file pty mcp
+	Kind   string `json:"kind"`   // KindFrame, KindFile (version 2); reserved: stdout stderr stdin pty mcp
 	ID     string `json:"id"`
 	Size   int64  `json:"size"` // bytes to come; -1 unknown (never for kind frame)
 }
@@ -249,6 +277,9 @@ type Facts struct {
 	AgentVersion string `json:"agent_version"`
 	// Roots are the folders that the file tools are confined to; none: not confined.
 	Roots []string `json:"roots,omitempty"`
+	// ClockAheadMS (version 2) is how far the host's clock is ahead of the server's, in
+	// milliseconds, as the agent saw it at the welcome; negative when it's behind.
+	ClockAheadMS int64 `json:"clock_ahead_ms,omitzero"`
 }
 
 // Capability names a built-in tool that the agent offers, and its version.

@@ -72,7 +72,20 @@ type Spec struct {
 	Example string
 	// Timeout is the default time for a call, in seconds; In may have timeout_seconds.
 	Timeout int
+	// Stream says that a file's bytes travel beside the call. Such a tool isn't offered over
+	// MCP and can't be called like others: the files interface of REST does it.
+	Stream Stream
 }
+
+// Stream is the way of the bytes beside a call.
+type Stream string
+
+// The ways.
+const (
+	NoStream Stream = ""
+	ToHost   Stream = "to_host"
+	FromHost Stream = "from_host"
+)
 
 // Group is the part of the name before the first underscore: what grants may name.
 func (s Spec) Group() string { g, _, _ := strings.Cut(s.Name, "_"); return g }

@@ -25,9 +25,11 @@ type call struct {
 	wake chan struct{} // one token: news or the response
 	// Under calls.mu:
 	response *protocol.Response
+	fate     *Fate // of a call that is resumed
 	news     []protocol.Progress
 	seq      int64
 	wanted   bool
+	resumed  bool // it was sent over an earlier connection
 }
 
 func (c *calls) len() int {
@@ -60,7 +62,7 @@ func (c *calls) respond(r *protocol.Response) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	w := c.open[r.ID]
-	if w == nil || w.response != nil {
+	if w == nil || w.response != nil || w.resumed && w.fate == nil {
 		return false
 	}
 	w.response = r
@@ -91,13 +93,13 @@ func (w *call) poke() {
 	}
 }
 
-// take returns the news since the last time and the response, if it came.
-func (c *calls) take(w *call) ([]protocol.Progress, *protocol.Response) {
+// take returns the news since the last time and the response, if it came; over tells that
+// none will come.
+func (c *calls) take(w *call) (news []protocol.Progress, r *protocol.Response, over bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	news := w.news
-	w.news = nil
-	return news, w.response
+	news, w.news = w.news, nil
+	return news, w.response, w.fate != nil && !w.fate.follows()
 }
 
 // Call writes req at most once and waits for its response. protocol.ErrNotSent (in the
@@ -105,15 +107,20 @@ func (c *calls) take(w *call) ([]protocol.Progress, *protocol.Response) {
 // protocol.ErrCut that the connection ended after it was written. When ctx is done, a
 // request that isn't written yet is withdrawn (ErrNotSent); otherwise Call sends a cancel
 // with context.Cause(ctx)'s text and goes on waiting for the response, for at most
-// protocol.CancelGrace, and then returns protocol.ErrNoAnswer. progress may be nil; it's
-// called in order from Call's goroutine.
-func (s *Session) Call(ctx context.Context, req *protocol.Request, progress func(protocol.Progress)) (*protocol.Response, error) {
-	f, w, err := s.prepare(ctx, req, progress != nil)
+// protocol.CancelGrace, and then returns protocol.ErrNoAnswer.
+func (s *Session) Call(ctx context.Context, req *protocol.Request, x Exchange) (*protocol.Response, error) {
+	f, w, err := s.prepare(ctx, req, x.Progress != nil)
 	if err != nil {
 		return nil, err
 	}
 	defer s.calls.remove(req.ID)
 	s.out.push(f)
+	return s.await(ctx, req.ID, f, w, x)
+}
+
+// await waits for the response of a call that was pushed, or is resumed: then it returns
+// without one, too, when the agent has none to send.
+func (s *Session) await(ctx context.Context, id string, f *outFrame, w *call, x Exchange) (*protocol.Response, error) {
 	done := ctx.Done()
 	var grace <-chan time.Time
 	for {
@@ -124,7 +131,7 @@ func (s *Session) Call(ctx context.Context, req *protocol.Request, progress func
 			if s.out.withdraw(f) {
 				return nil, notSent(context.Cause(ctx))
 			}
-			s.cancelCall(ctx, req.ID)
+			s.cancelCall(ctx, id)
 			t := time.NewTimer(protocol.CancelGrace)
 			defer t.Stop()
 			done, grace = nil, t.C
@@ -132,11 +139,11 @@ func (s *Session) Call(ctx context.Context, req *protocol.Request, progress func
 		case <-grace:
 			return nil, fmt.Errorf("%w within %s: %w", protocol.ErrNoAnswer, protocol.CancelGrace, context.Cause(ctx))
 		}
-		news, response := s.calls.take(w)
+		news, response, over := s.calls.take(w)
 		for _, p := range news {
-			progress(p)
+			x.Progress(p)
 		}
-		if response != nil {
+		if response != nil || over {
 			return response, nil
 		}
 		if s.ctx.Err() != nil {

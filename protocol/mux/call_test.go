@@ -24,7 +24,7 @@ func TestBytesArriveVerbatim(t *testing.T) {
 		`{}`, `{ }`, "{\n\t\"a\" : [ 1 ,2,  3 ]\r\n}", `{"a":"\u0061\/\u00e9é"}`, `{"n":1.0,"m":1e2,"z":-0}`, `{"b":1,"a":2}`,
 		`{"😀":"\ud83d\ude00"}`, `{"a":null}`, `{"a":"` + long + `" , "b" :"\/"}`, `{"a":"` + "\u2028" + `"}`,
 	} {
-		resp, err := s.Call(t.Context(), request(args), nil)
+		resp, err := s.Call(t.Context(), request(args), mux.Exchange{})
 		if err != nil {
 			t.Fatalf("%.40s: %v", args, err)
 		}
@@ -39,11 +39,11 @@ func TestArgsCannotBreakTheFrame(t *testing.T) {
 	for _, args := range []string{
 		``, `[]`, `null`, `{},"tool":"other"`, `{"a":1,"a":2}`, ` {}`, "{}\n", `{"a":}`, "{\"a\":\"\xff\"}", `{"a":` + strings.Repeat("[", 64) + strings.Repeat("]", 64) + `}`,
 	} {
-		if _, err := s.Call(t.Context(), request(args), nil); !errors.Is(err, protocol.ErrNotSent) {
+		if _, err := s.Call(t.Context(), request(args), mux.Exchange{}); !errors.Is(err, protocol.ErrNotSent) {
 			t.Errorf("%.40q: %v, want ErrNotSent", args, err)
 		}
 	}
-	if _, err := s.Call(t.Context(), request(`{}`), nil); err != nil {
+	if _, err := s.Call(t.Context(), request(`{}`), mux.Exchange{}); err != nil {
 		t.Errorf("afterwards: %v", err)
 	}
 }
@@ -64,7 +64,7 @@ func TestSizes(t *testing.T) {
 		args := []byte(`{"a":"` + strings.Repeat("y", size-base) + `"}`)
 		r := request(string(args))
 		r.ID = fmt.Sprintf("call-%07d", 1000000+size%1000000)
-		resp, err := s.Call(t.Context(), r, nil)
+		resp, err := s.Call(t.Context(), r, mux.Exchange{})
 		if err != nil {
 			t.Fatalf("%d: %v", size, err)
 		}
@@ -72,7 +72,7 @@ func TestSizes(t *testing.T) {
 			t.Errorf("%d: came back changed", size)
 		}
 	}
-	_, err := s.Call(t.Context(), request(`{"a":"`+strings.Repeat("y", protocol.MaxFrame)+`"}`), nil)
+	_, err := s.Call(t.Context(), request(`{"a":"`+strings.Repeat("y", protocol.MaxFrame)+`"}`), mux.Exchange{})
 	var pe *protocol.Error
 	if !errors.Is(err, protocol.ErrNotSent) || !errors.As(err, &pe) || pe.Code != protocol.CodeTooLarge {
 		t.Errorf("above the limit: %v", err)
@@ -96,7 +96,7 @@ func TestAnswersThatCannotBeSentFailTheirCallAlone(t *testing.T) {
 	for tool, code := range want {
 		r := request(`{}`)
 		r.Tool = tool
-		resp, err := s.Call(t.Context(), r, nil)
+		resp, err := s.Call(t.Context(), r, mux.Exchange{})
 		if err != nil {
 			t.Fatalf("%s: %v", tool, err)
 		}
@@ -115,7 +115,7 @@ func TestProgress(t *testing.T) {
 	})})
 	var got []protocol.Progress
 	r := request(`{}`)
-	if _, err := s.Call(t.Context(), r, func(p protocol.Progress) { got = append(got, p) }); err != nil {
+	if _, err := s.Call(t.Context(), r, mux.Exchange{Progress: func(p protocol.Progress) { got = append(got, p) }}); err != nil {
 		t.Fatal(err)
 	}
 	want := []protocol.Progress{
@@ -125,7 +125,7 @@ func TestProgress(t *testing.T) {
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
 	}
-	if _, err := s.Call(t.Context(), request(`{}`), nil); err != nil { // none is asked for, none comes
+	if _, err := s.Call(t.Context(), request(`{}`), mux.Exchange{}); err != nil { // none is asked for, none comes
 		t.Fatal(err)
 	}
 	if n := s.Stats().Late; n != 0 {
@@ -146,7 +146,7 @@ func TestCancelWaitsForTheEnd(t *testing.T) {
 		<-started
 		cancel(errors.New("the caller\nwent away"))
 	}()
-	resp, err := s.Call(ctx, request(`{}`), nil)
+	resp, err := s.Call(ctx, request(`{}`), mux.Exchange{})
 	if err != nil || resp.Error.Code != protocol.CodeCancelled || string(resp.Result) != `"partial"` {
 		t.Fatalf("got %+v, %v", resp, err)
 	}
@@ -165,7 +165,7 @@ func TestNoAnswerToACancel(t *testing.T) {
 		began := time.Now()
 		r := request(`{}`)
 		ended := make(chan error, 1)
-		go func() { _, err := s.Call(ctx, r, nil); ended <- err }()
+		go func() { _, err := s.Call(ctx, r, mux.Exchange{}); ended <- err }()
 		peer.read()
 		if c, ok := peer.read().(*protocol.Cancel); !ok || c.ID != r.ID || c.Reason != "the deadline passed" {
 			t.Errorf("cancel %+v", c)
@@ -194,7 +194,7 @@ func TestAnswersTwiceAndToOthers(t *testing.T) {
 		r := request(`{}`)
 		got := make(chan string, 1)
 		go func() {
-			resp, err := s.Call(context.Background(), r, nil)
+			resp, err := s.Call(context.Background(), r, mux.Exchange{})
 			got <- fmt.Sprintf("%s %v", resp.Result, err)
 		}()
 		peer.read()
@@ -225,9 +225,9 @@ func TestCutOrNotSent(t *testing.T) {
 		a.gate = func(bool, []byte) bool { began <- struct{}{}; <-hold; return true }
 		s := run(a, mux.Config{})
 		first, second := make(chan error, 1), make(chan error, 1)
-		go func() { _, err := s.Call(context.Background(), request(`{}`), nil); first <- err }()
+		go func() { _, err := s.Call(context.Background(), request(`{}`), mux.Exchange{}); first <- err }()
 		<-began // its write has begun: nobody knows whether it arrives
-		go func() { _, err := s.Call(context.Background(), request(`{}`), nil); second <- err }()
+		go func() { _, err := s.Call(context.Background(), request(`{}`), mux.Exchange{}); second <- err }()
 		synctest.Wait()
 		b.Close(0, "")
 		synctest.Wait()
@@ -239,7 +239,7 @@ func TestCutOrNotSent(t *testing.T) {
 			t.Errorf("queued: %v", err)
 		}
 		s.wait(t)
-		if _, err := s.Call(context.Background(), request(`{}`), nil); !errors.Is(err, protocol.ErrNotSent) {
+		if _, err := s.Call(context.Background(), request(`{}`), mux.Exchange{}); !errors.Is(err, protocol.ErrNotSent) {
 			t.Errorf("after the end: %v", err)
 		}
 	})
@@ -250,11 +250,11 @@ func TestCancelBeforeTheWrite(t *testing.T) {
 		a, b := newPipe(0)
 		s := run(a, mux.Config{})
 		defer func() { s.Close(0, ""); s.wait(t) }()
-		go func() { _, _ = s.Call(context.Background(), request(`{"first":1}`), nil) }() // stuck in its write
+		go func() { _, _ = s.Call(context.Background(), request(`{"first":1}`), mux.Exchange{}) }() // stuck in its write
 		synctest.Wait()
 		ctx, cancel := context.WithCancelCause(context.Background())
 		ended := make(chan error, 1)
-		go func() { _, err := s.Call(ctx, request(`{"second":2}`), nil); ended <- err }()
+		go func() { _, err := s.Call(ctx, request(`{"second":2}`), mux.Exchange{}); ended <- err }()
 		synctest.Wait()
 		cancel(errors.New("changed my mind"))
 		if err := <-ended; !errors.Is(err, protocol.ErrNotSent) {
@@ -281,7 +281,7 @@ func TestCancelOfAStreamedRequestResetsIt(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(context.Background())
 		ended := make(chan error, 1)
 		go func() {
-			_, err := s.Call(ctx, request(`{"a":"`+strings.Repeat("x", 100_000)+`"}`), nil)
+			_, err := s.Call(ctx, request(`{"a":"`+strings.Repeat("x", 100_000)+`"}`), mux.Exchange{})
 			ended <- err
 		}()
 		open, ok := peer.read().(*protocol.Open)
@@ -374,7 +374,7 @@ func TestManyCallsAtOnce(t *testing.T) {
 					size = 50_000
 				}
 				args := fmt.Sprintf(`{"i":%d,"j":%d,"pad":"%s"}`, i, j, strings.Repeat("p", size))
-				resp, err := s.Call(t.Context(), request(args), nil)
+				resp, err := s.Call(t.Context(), request(args), mux.Exchange{})
 				if err != nil {
 					t.Errorf("%d %d: %v", i, j, err)
 				} else if string(resp.Result) != args {

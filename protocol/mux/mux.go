@@ -2,6 +2,7 @@ package mux
 
 import (
 	"context"
+	"io"
 	"time"
 
 	"github.com/drover-fleet/drover/protocol"
@@ -35,14 +36,45 @@ type Handler interface {
 	// ends, with protocol.ErrCut as cause: nobody waits for the response then. ctx has no
 	// deadline: Handle keeps to req.DeadlineMS by its own clock, counted from the call.
 	//
-	// progress sends one line, cut to 512 bytes, to a caller that asked for it; otherwise
-	// and when the connection is congested it does nothing. It never blocks and may be
-	// called from any goroutine until Handle returns.
+	// w is the call's way back over its connection.
 	//
 	// The response's Type and ID are filled in by the session; a nil response counts as an
 	// internal error. One that is larger than protocol.MaxFrame, or isn't valid JSON, is
 	// replaced by an error of its own (too_large, internal). A panic in Handle isn't caught.
-	Handle(ctx context.Context, req *protocol.Request, progress func(message string)) *protocol.Response
+	Handle(ctx context.Context, req *protocol.Request, w *Work) *protocol.Response
+}
+
+// Resumer answers for calls of earlier connections: the agent's side, from version 2.
+type Resumer interface {
+	// Fates tells what became of calls. It's called in a goroutine of its own.
+	Fates(ids []string) protocol.Resume
+	// Rejoin waits for the end of a call whose fate was running or done, and returns its
+	// response. ctx is as in Handle: a cancel of the server's ends the call itself, the end
+	// of the connection only this wait.
+	Rejoin(ctx context.Context, id string, w *Work) *protocol.Response
+}
+
+// Exchange is what travels beside a call. The zero value is a plain call.
+type Exchange struct {
+	// Progress, if not nil, asks for progress; it's called in order from the calling
+	// goroutine.
+	Progress func(protocol.Progress)
+	// Body, if not nil, is sent as a stream of kind file after the request; Size is its
+	// length in bytes, -1 when that isn't known. A Body that fails resets the stream, and
+	// the agent fails the call.
+	Body io.Reader
+	Size int64
+	// Sink, if not nil, takes the bytes of the stream of kind file that the agent opens under
+	// the call. It's called from one goroutine, never from the reader; while it's slow the
+	// agent is held back by credit. When it fails, the call is cancelled.
+	Sink io.Writer
+}
+
+// Fate is an agent's answer to what became of a call.
+type Fate struct {
+	protocol.ResumeState
+	// Boot is the agent's journal and boot as it answered.
+	Boot string
 }
 
 // CancelError is the cause of a handler's context when the server cancelled the call.
@@ -67,9 +99,12 @@ type Config struct {
 	// KeepAlive is the interval at which the calling side pings; protocol.KeepAlive when
 	// zero. Without any message for twice the interval either side ends the session.
 	KeepAlive time.Duration
-	// Resume answers the server's question of what became of earlier calls; nil answers
-	// unseen for each. It's called in a goroutine of its own.
-	Resume func(ids []string) protocol.Resume
+	// Version is what the handshake agreed on; protocol.Version when zero. Below 2 nothing
+	// is resumed and no streams but those of frames exist.
+	Version int
+	// Resumer answers, on the agent's side, what became of earlier calls; nil answers unseen
+	// for each.
+	Resumer Resumer
 	// Notify, if not nil, hears frames that aren't the session's own business:
 	// *protocol.FactsUpdate, *protocol.Log, *protocol.Epoch and *protocol.Resume with states
 	// on the calling side; *protocol.Config on the agent's; *protocol.Goodbye on both. It's

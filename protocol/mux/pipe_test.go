@@ -109,8 +109,8 @@ func (e *end) Close(code int, reason string) error {
 
 type handlerFunc func(ctx context.Context, req *protocol.Request, progress func(string)) *protocol.Response
 
-func (f handlerFunc) Handle(ctx context.Context, req *protocol.Request, progress func(string)) *protocol.Response {
-	return f(ctx, req, progress)
+func (f handlerFunc) Handle(ctx context.Context, req *protocol.Request, w *mux.Work) *protocol.Response {
+	return f(ctx, req, w.Progress)
 }
 
 // echo answers with the arguments.

@@ -143,6 +143,7 @@ func (s *Session) onAgentFrame(v any) {
 			s.violate("a resume with ids from an agent")
 			return
 		}
+		s.onFates(f)
 		s.notify(f)
 	default:
 		s.violate("a frame that an agent doesn't send")

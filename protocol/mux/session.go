@@ -55,6 +55,7 @@ type Session struct {
 	calls calls
 	work  work
 	pings pings
+	boot  atomic.Pointer[string] // what the agent announced
 
 	base       time.Time    // lastRead and writeSince are nanoseconds since then
 	lastRead   atomic.Int64 // when a message came last
@@ -79,6 +80,9 @@ func New(pipe Pipe, cfg Config) *Session {
 	}
 	s := &Session{pipe: pipe, cfg: cfg, base: time.Now(), closed: make(chan struct{})}
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
+	if cfg.Version == 0 {
+		s.cfg.Version = protocol.Version
+	}
 	step := uint32(1)
 	if cfg.Handler != nil {
 		step = 2

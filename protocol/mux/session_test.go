@@ -152,7 +152,7 @@ func TestKeepAliveForTenMinutes(t *testing.T) {
 		if n := a.written.Load(); n != 30 {
 			t.Errorf("%d pings in ten minutes, want 30", n)
 		}
-		if _, err := s.Call(context.Background(), request(`{}`), nil); err != nil {
+		if _, err := s.Call(context.Background(), request(`{}`), mux.Exchange{}); err != nil {
 			t.Error(err)
 		}
 		s.Close(0, "")
@@ -177,7 +177,7 @@ func TestHalfOpenIsFoundOnBothSides(t *testing.T) {
 		})
 		s, h := run(a, mux.Config{}), run(b, mux.Config{Handler: hung})
 		called := make(chan error, 1)
-		go func() { _, err := s.Call(context.Background(), request(`{}`), nil); called <- err }()
+		go func() { _, err := s.Call(context.Background(), request(`{}`), mux.Exchange{}); called <- err }()
 		time.Sleep(50 * time.Second)
 		lost.Store(true)
 		a.mine.lost.Store(true)
@@ -265,12 +265,14 @@ func TestControlComesBeforeBulk(t *testing.T) {
 		s, peer := run(a, mux.Config{}), raw{t, b}
 		defer func() { s.Close(0, ""); s.wait(t) }()
 		for range 2 {
-			go func() { _, _ = s.Call(context.Background(), request(`{"a":"`+strings.Repeat("x", 60_000)+`"}`), nil) }()
+			go func() {
+				_, _ = s.Call(context.Background(), request(`{"a":"`+strings.Repeat("x", 60_000)+`"}`), mux.Exchange{})
+			}()
 		}
 		peer.read() // an open: the writer stands at the next message
 		synctest.Wait()
 		small := request(`{"small":true}`)
-		go func() { _, _ = s.Call(context.Background(), small, nil) }()
+		go func() { _, _ = s.Call(context.Background(), small, mux.Exchange{}) }()
 		synctest.Wait()
 		for i := 0; ; i++ {
 			if r, ok := peer.read().(*protocol.Request); ok && r.ID == small.ID {
@@ -289,7 +291,9 @@ func TestStreamsTakeTurns(t *testing.T) {
 		s, peer := run(a, mux.Config{}), raw{t, b}
 		defer func() { s.Close(0, ""); s.wait(t) }()
 		for range 2 {
-			go func() { _, _ = s.Call(context.Background(), request(`{"a":"`+strings.Repeat("x", 60_000)+`"}`), nil) }()
+			go func() {
+				_, _ = s.Call(context.Background(), request(`{"a":"`+strings.Repeat("x", 60_000)+`"}`), mux.Exchange{})
+			}()
 		}
 		synctest.Wait()
 		var order []byte
@@ -311,7 +315,7 @@ func TestResumeAndNotices(t *testing.T) {
 	if err := s.Send(t.Context(), &protocol.Resume{Type: "resume", IDs: []string{"a", "b"}}); err != nil {
 		t.Fatal(err)
 	}
-	if r, ok := (<-heard).(*protocol.Resume); !ok || len(r.States) != 2 || r.States[1] != (protocol.ResumeState{ID: "b", State: "unseen"}) {
+	if r, ok := (<-heard).(*protocol.Resume); !ok || len(r.States) != 2 || r.States[1].ID != "b" || r.States[1].State != protocol.FateUnseen {
 		t.Errorf("resume: %+v", r)
 	}
 	caps := make([]protocol.Capability, 256)
@@ -370,7 +374,7 @@ func TestNothingLeaks(t *testing.T) {
 		})})
 		called := make(chan error, 1)
 		go func() {
-			_, err := s.Call(context.Background(), request(`{}`), func(protocol.Progress) {})
+			_, err := s.Call(context.Background(), request(`{}`), mux.Exchange{Progress: func(protocol.Progress) {}})
 			called <- err
 		}()
 		<-started

@@ -125,9 +125,9 @@ func (s *Session) handle(ctx context.Context, cancel context.CancelCauseFunc, r 
 		return
 	}
 	began := time.Now()
-	news := &reporter{s: s, id: r.ID, wanted: r.Progress}
-	resp := s.cfg.Handler.Handle(ctx, r, news.report)
-	news.stop()
+	w := &Work{reporter: reporter{s: s, id: r.ID, wanted: r.Progress}}
+	resp := s.cfg.Handler.Handle(ctx, r, w)
+	w.stop()
 	cancel(nil)
 	s.work.finish(r.ID)
 	s.answer(r.ID, resp, time.Since(began))
@@ -190,6 +190,26 @@ func encodeFailure(r *protocol.Response, err error) []byte {
 	return b
 }
 
+// Work is a call's way back over its connection, for the handler that executes it.
+type Work struct {
+	reporter
+	tell func(string) // in place of a connection
+}
+
+// Detached is a Work without a connection: progress goes to the function.
+func Detached(progress func(string)) *Work { return &Work{tell: progress} }
+
+// Progress sends one line, cut to 512 bytes, to a caller that asked for it; otherwise and
+// when the connection is congested it does nothing. It never blocks and may be called from
+// any goroutine until Handle returns.
+func (w *Work) Progress(message string) {
+	if w.tell != nil {
+		w.tell(message)
+		return
+	}
+	w.report(message)
+}
+
 // reporter sends one call's progress.
 type reporter struct {
 	s      *Session
@@ -229,26 +249,4 @@ func (p *reporter) stop() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.ended = true
-}
-
-// onResume answers what became of earlier calls, in its own goroutine: the journal may be
-// on a slow disk.
-func (s *Session) onResume(f *protocol.Resume) {
-	if len(f.States) > 0 {
-		s.violate("a resume with states from a server")
-		return
-	}
-	go func() {
-		var out protocol.Resume
-		if s.cfg.Resume != nil {
-			out = s.cfg.Resume(f.IDs)
-		} else {
-			for _, id := range f.IDs {
-				out.States = append(out.States, protocol.ResumeState{ID: id, State: "unseen"})
-			}
-		}
-		out.Type, out.IDs = protocol.TypeResume, nil
-		// An error means that the connection is gone, and the question with it.
-		_ = s.Send(s.ctx, &out)
-	}()
 }

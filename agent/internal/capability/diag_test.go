@@ -10,6 +10,7 @@ import (
 
 	"github.com/drover-fleet/drover/protocol"
 	spec "github.com/drover-fleet/drover/protocol/capability"
+	"github.com/drover-fleet/drover/protocol/mux"
 )
 
 func TestDiagSystemDescribesThisHost(t *testing.T) {
@@ -37,7 +38,7 @@ func TestDiagSystemDescribesThisHost(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	resp := r.Handle(t.Context(), r.request(t, "diag_system", args{}), func(string) {})
+	resp := r.Handle(t.Context(), r.request(t, "diag_system", args{}), mux.Detached(func(string) {}))
 	if strings.Contains(string(resp.Result), "null") {
 		t.Errorf("null in %s", resp.Result)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/drover-fleet/drover/agent/internal/guard"
 	"github.com/drover-fleet/drover/agent/internal/run"
 	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/mux"
 	"github.com/drover-fleet/drover/tests/testenv"
 )
 
@@ -162,7 +163,7 @@ func TestSwappedLinksLeadNowhere(t *testing.T) {
 					turns = 50 // each waits for the disk
 				}
 				for i := 0; i < turns || i < most && !race.ends && (done == 0 || refused == 0); i++ {
-					resp := r.Handle(t.Context(), r.request(t, race.tool, race.args), func(string) {})
+					resp := r.Handle(t.Context(), r.request(t, race.tool, race.args), mux.Detached(func(string) {}))
 					if resp.Error != nil {
 						refused++
 						plausible(t, race, resp.Error)

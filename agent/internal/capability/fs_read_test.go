@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/drover-fleet/drover/protocol/mux"
 )
 
 func TestF10_LargeAndBinaryFilesComeInWindows(t *testing.T) {
@@ -26,7 +28,7 @@ func TestF10_LargeAndBinaryFilesComeInWindows(t *testing.T) {
 		{"path": one, "unit": "bytes", "offset": 3}, {"path": bigPNG}, {"path": png, "unit": "bytes"}} {
 		within(t, 2*time.Second, fmt.Sprint(a), func() {
 			req := r.request(t, "fs_read", a)
-			resp := r.Handle(t.Context(), req, func(string) {})
+			resp := r.Handle(t.Context(), req, mux.Detached(func(string) {}))
 			if len(resp.Result) > 42_000 {
 				t.Errorf("%v: an answer of %d bytes", a, len(resp.Result))
 			}
@@ -72,7 +74,7 @@ func TestReadingByLinesAndBytesGoesOnWithoutGapOrOverlap(t *testing.T) {
 		for _, unit := range []string{"lines", "bytes"} {
 			got, a := "", args{"path": path, "unit": unit}
 			for rounds := 0; ; rounds++ {
-				resp := r.Handle(t.Context(), r.request(t, "fs_read", a), func(string) {})
+				resp := r.Handle(t.Context(), r.request(t, "fs_read", a), mux.Detached(func(string) {}))
 				if len(resp.Result) > 41_000 || rounds > 1000 {
 					t.Fatalf("%s by %s: an answer of %d bytes in round %d", name, unit, len(resp.Result), rounds)
 				}

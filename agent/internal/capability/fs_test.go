@@ -254,7 +254,7 @@ func TestFileToolsEndWithTheirCall(t *testing.T) {
 	req := r.request(t, "fs_stat", args{"path": path, "sha256": true})
 	req.DeadlineMS = 20
 	within(t, 2*time.Second, "hashing", func() {
-		wantFault(t, r.Handle(t.Context(), req, func(string) {}).Error, protocol.CodeTimedOut, "")
+		wantFault(t, r.Handle(t.Context(), req, mux.Detached(func(string) {})).Error, protocol.CodeTimedOut, "")
 	})
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(&mux.CancelError{Reason: "asked to"})

@@ -18,6 +18,7 @@ import (
 	"github.com/drover-fleet/drover/agent/internal/run"
 	"github.com/drover-fleet/drover/protocol"
 	spec "github.com/drover-fleet/drover/protocol/capability"
+	"github.com/drover-fleet/drover/protocol/mux"
 )
 
 // rig is an agent's inside without a tunnel: requests go in as they come off the wire.
@@ -60,7 +61,7 @@ func (r *rig) request(t testing.TB, tool string, a args) *protocol.Request {
 // call executes one call; Out is decoded when there's a result.
 func call[Out any](ctx context.Context, t testing.TB, r *rig, tool string, a args) (out Out, fault *protocol.Error) {
 	t.Helper()
-	resp := r.Handle(ctx, r.request(t, tool, a), func(string) {})
+	resp := r.Handle(ctx, r.request(t, tool, a), mux.Detached(func(string) {}))
 	if resp.Result != nil {
 		if err := json.Unmarshal(resp.Result, &out); err != nil {
 			t.Fatalf("%s: result %.300s: %v", tool, resp.Result, err)

@@ -193,7 +193,7 @@ func TestX07_OneCapOverBothStreamsAndTheErrorText(t *testing.T) {
 		`yes $'\x1b\x01"' | head -c 1M`:      func(o spec.ProcessOut) bool { return !o.Invalid },
 	} {
 		req := r.request(t, "shell_exec", args{"command": line, "max_output": 20_000})
-		resp := r.Handle(t.Context(), req, func(string) {})
+		resp := r.Handle(t.Context(), req, mux.Detached(func(string) {}))
 		if len(resp.Result) > 20_400 {
 			t.Errorf("%s: an answer of %d bytes", line, len(resp.Result))
 		}
@@ -273,7 +273,7 @@ func TestG10_CommandsSeeWhoTheyActForAndNoSecret(t *testing.T) {
 	t.Setenv("LC_TIME", "C")
 	r := newRig(t)
 	req := r.request(t, "shell_exec", args{"command": "env -0", "env": args{"ADDED": "x\ny", "PATH": "/usr/bin:/bin"}})
-	resp := r.Handle(t.Context(), req, func(string) {})
+	resp := r.Handle(t.Context(), req, mux.Detached(func(string) {}))
 	if resp.Error != nil || strings.Contains(string(resp.Result), "secret") {
 		t.Fatalf("%s %v", resp.Result, resp.Error)
 	}
@@ -350,7 +350,7 @@ func TestProgressCarriesTheLatestLine(t *testing.T) {
 	req := r.request(t, "shell_exec", args{"command": "echo early; printf '\\033[1mstep 2\\033[0m\\r\\n'; sleep 6"})
 	req.Progress = true
 	var got []string
-	resp := r.Handle(t.Context(), req, func(m string) { got = append(got, m) })
+	resp := r.Handle(t.Context(), req, mux.Detached(func(m string) { got = append(got, m) }))
 	if resp.Error != nil || len(got) != 1 || got[0] != "step 2" {
 		t.Errorf("got %q, %v", got, resp.Error)
 	}
@@ -361,6 +361,6 @@ func TestADeadlineShorterThanTheTimeoutWins(t *testing.T) {
 	req := r.request(t, "shell_exec", args{"command": "sleep 100", "timeout_seconds": 90})
 	req.DeadlineMS = 300
 	within(t, 5*time.Second, "the call", func() {
-		wantFault(t, r.Handle(t.Context(), req, func(string) {}).Error, protocol.CodeTimedOut, "")
+		wantFault(t, r.Handle(t.Context(), req, mux.Detached(func(string) {})).Error, protocol.CodeTimedOut, "")
 	})
 }

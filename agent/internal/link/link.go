@@ -48,8 +48,10 @@ type Options struct {
 	Client *http.Client
 	// MaxCalls bounds concurrent calls; the session's default when zero.
 	MaxCalls int
-	// Resume answers what became of calls of earlier connections; nil: all unseen.
-	Resume func(ids []string) protocol.Resume
+	// Resumer answers for calls of earlier connections; nil: all unseen.
+	Resumer mux.Resumer
+	// Boot names the journal behind Resumer: see protocol.Resume.
+	Boot string
 	// Connected, if not nil, is called after each handshake, before the session's first
 	// frame is read. It must not block.
 	Connected func(Connection)
@@ -174,7 +176,7 @@ func (l *Link) once(ctx context.Context) (up time.Duration, err error) {
 func (l *Link) session(ctx context.Context, conn *wsconn.Conn, w *welcomed) error {
 	var bye *goodbyeError
 	s := mux.New(conn, mux.Config{
-		Handler: l.opt.Handler, MaxCalls: l.opt.MaxCalls, Resume: l.opt.Resume,
+		Handler: l.opt.Handler, MaxCalls: l.opt.MaxCalls, Resumer: l.opt.Resumer, Version: w.Version,
 		KeepAlive: time.Duration(w.KeepAliveMS) * time.Millisecond,
 		Notify: func(f any) { // called by the reader, which has ended when Run returns
 			if g, ok := f.(*protocol.Goodbye); ok {
@@ -196,13 +198,18 @@ func (l *Link) session(ctx context.Context, conn *wsconn.Conn, w *welcomed) erro
 	return err
 }
 
-// afterWelcome stores the epoch before anything is sent and tells the server so, and sends
-// the facts that didn't fit into the hello.
+// afterWelcome stores the epoch before anything is sent and tells the server so, names the
+// journal, and sends the facts that didn't fit into the hello.
 func (l *Link) afterWelcome(ctx context.Context, s *mux.Session, w *welcomed) error {
 	if err := l.opt.Identity.StoreEpoch(w.Epoch); err != nil {
 		l.opt.Log.Error("the connection's epoch could not be stored; the agent works on", "error", err)
 	} else if err := s.Send(ctx, &protocol.Epoch{Type: protocol.TypeEpoch, Epoch: w.Epoch}); err != nil {
 		return err
+	}
+	if w.Version >= 2 && l.opt.Boot != "" {
+		if err := s.Send(ctx, &protocol.Resume{Type: protocol.TypeResume, Boot: l.opt.Boot}); err != nil {
+			return err
+		}
 	}
 	if w.rest == nil {
 		return nil

@@ -158,8 +158,8 @@ func testKey() ed25519.PrivateKey { return ed25519.NewKeyFromSeed(bytes.Repeat([
 
 type handlerFunc func(ctx context.Context, req *protocol.Request, progress func(string)) *protocol.Response
 
-func (f handlerFunc) Handle(ctx context.Context, req *protocol.Request, progress func(string)) *protocol.Response {
-	return f(ctx, req, progress)
+func (f handlerFunc) Handle(ctx context.Context, req *protocol.Request, w *mux.Work) *protocol.Response {
+	return f(ctx, req, w.Progress)
 }
 
 type logBuffer struct {
@@ -235,7 +235,7 @@ func TestConnectCallReconnect(t *testing.T) {
 		if e := <-epochs; e != 100+round {
 			t.Errorf("acknowledged %d", e)
 		}
-		resp, err := session.Call(t.Context(), &protocol.Request{ID: "1", Tool: "t", Args: []byte(`{ "a":1}`), Seal: "s", DeadlineMS: 1000}, nil)
+		resp, err := session.Call(t.Context(), &protocol.Request{ID: "1", Tool: "t", Args: []byte(`{ "a":1}`), Seal: "s", DeadlineMS: 1000}, mux.Exchange{})
 		if err != nil || string(resp.Result) != `{ "a":1}` {
 			t.Errorf("%v %v", resp, err)
 		}

@@ -78,10 +78,10 @@ var _ mux.Handler = (*Runner)(nil)
 
 // Handle executes one request, at most once per call id and process, and only when it's
 // sealed for this agent's key.
-func (r *Runner) Handle(ctx context.Context, req *protocol.Request, progress func(string)) *protocol.Response {
+func (r *Runner) Handle(ctx context.Context, req *protocol.Request, w *mux.Work) *protocol.Response {
 	began := time.Now()
 	log := r.log.With("call", req.ID, "tool", req.Tool, "principal", req.Caller.Principal)
-	out, err := r.execute(ctx, req, progress, log)
+	out, err := r.execute(ctx, req, w.Progress, log)
 	resp := &protocol.Response{Type: protocol.TypeResponse, ID: req.ID}
 	if out != nil {
 		b, jerr := json.Marshal(out)
@@ -303,14 +303,22 @@ func (r *Runner) wire(err error, log *slog.Logger) *protocol.Error {
 	return protocol.Errorf(protocol.CodeInternal, "the capability failed inside; the agent's log says more")
 }
 
-// Resume answers the server's question, after a reconnect, what became of earlier calls.
-func (r *Runner) Resume(ids []string) protocol.Resume {
+// Boot names this runner's memory of calls: see protocol.Resume.
+func (r *Runner) Boot() string { return r.mem.name(r.boot) }
+
+// Fates implements mux.Resumer.
+func (r *Runner) Fates(ids []string) protocol.Resume {
 	out := protocol.Resume{Type: protocol.TypeResume}
 	for _, id := range ids {
 		out.States = append(out.States, protocol.ResumeState{ID: id, State: r.mem.fate(id)})
 	}
 	out.Boot = r.mem.name(r.boot)
 	return out
+}
+
+// Rejoin implements mux.Resumer.
+func (r *Runner) Rejoin(context.Context, string, *mux.Work) *protocol.Response {
+	return &protocol.Response{Error: protocol.Errorf(protocol.CodeOutcomeUnknown, "its result isn't kept")}
 }
 
 func shown(name string) string { return Clean(strings.TrimSpace(name), 64) }

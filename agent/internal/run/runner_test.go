@@ -48,7 +48,7 @@ func (f *fixture) seal(r *protocol.Request) *protocol.Request {
 }
 
 func (f *fixture) handle(ctx context.Context, r *protocol.Request) *protocol.Response {
-	return f.Handle(ctx, r, func(string) {})
+	return f.Handle(ctx, r, mux.Detached(func(string) {}))
 }
 
 func wantError(t *testing.T, resp *protocol.Response, code protocol.Code, reason string) {
@@ -251,7 +251,7 @@ func TestACutConnectionDoesNotEndTheWork(t *testing.T) {
 		if d := time.Since(began); d != time.Second {
 			t.Errorf("held the dead connection for %v", d)
 		}
-		if diff := cmp.Diff([]protocol.ResumeState{{ID: "one", State: "running"}, {ID: "two", State: "unseen"}}, f.Resume([]string{"one", "two"}).States); diff != "" {
+		if diff := cmp.Diff([]protocol.ResumeState{{ID: "one", State: "running"}, {ID: "two", State: "unseen"}}, f.Fates([]string{"one", "two"}).States); diff != "" {
 			t.Error(diff)
 		}
 		time.Sleep(30 * time.Second)
@@ -260,7 +260,7 @@ func TestACutConnectionDoesNotEndTheWork(t *testing.T) {
 			t.Errorf("the work was ended: %v", err)
 		}
 		synctest.Wait()
-		after := f.Resume([]string{"one"})
+		after := f.Fates([]string{"one"})
 		if diff := cmp.Diff([]protocol.ResumeState{{ID: "one", State: "done"}}, after.States); diff != "" || after.Boot == "" {
 			t.Error(diff, after.Boot)
 		}
@@ -336,13 +336,13 @@ func TestProgressTellsTheLatestLineEveryFewSeconds(t *testing.T) {
 		})
 		var got []string
 		r := f.request("one")
-		f.Handle(t.Context(), r, func(m string) { got = append(got, m) })
+		f.Handle(t.Context(), r, mux.Detached(func(m string) { got = append(got, m) }))
 		if len(got) != 0 {
 			t.Errorf("unasked: %q", got)
 		}
 		r = f.request("two")
 		r.Progress = true
-		f.Handle(t.Context(), r, func(m string) { got = append(got, m) })
+		f.Handle(t.Context(), r, mux.Detached(func(m string) { got = append(got, m) }))
 		if len(got) != 2 || !strings.HasPrefix(got[1], "line 2 é") || len(got[1]) > 512 || strings.ContainsAny(got[1], "\x1b\r\a") {
 			t.Errorf("got %q", got)
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/protocol/capability"
+	"github.com/drover-fleet/drover/protocol/mux"
 	"github.com/drover-fleet/drover/protocol/text"
 	"github.com/drover-fleet/drover/server/internal/authz"
 	"github.com/drover-fleet/drover/server/internal/fleet"
@@ -148,7 +149,7 @@ func (d *Dispatcher) send(f *flight, who fleet.Principal, req Request, policyMov
 	// The agent keeps the deadline; this one is for an agent that doesn't.
 	ctx, stop := context.WithTimeoutCause(f.ctx, t.limit+5*time.Second, errDeadline)
 	defer stop()
-	resp, err := caller.Call(ctx, frame, f.news)
+	resp, err := caller.Call(ctx, frame, mux.Exchange{Progress: f.news})
 	f.late = errors.Is(context.Cause(ctx), errDeadline)
 	return resp, err
 }

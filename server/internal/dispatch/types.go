@@ -5,11 +5,13 @@ package dispatch
 
 import (
 	"context"
+	"io"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/mux"
 	"github.com/drover-fleet/drover/server/internal/fleet"
 )
 
@@ -20,9 +22,17 @@ type Caller interface {
 	// not start; protocol.ErrCut that the connection ended after the request was written.
 	// When ctx is done, Call sends a cancel with context.Cause(ctx)'s text and goes on
 	// waiting for the response, which tells how it ended, for at most protocol.CancelGrace;
-	// then it returns protocol.ErrNoAnswer. progress may be nil; it's called in order from
-	// one goroutine and must not block for long.
-	Call(ctx context.Context, req *protocol.Request, progress func(protocol.Progress)) (*protocol.Response, error)
+	// then it returns protocol.ErrNoAnswer.
+	Call(ctx context.Context, req *protocol.Request, x mux.Exchange) (*protocol.Response, error)
+	// Resume asks what became of a call that was written to an earlier connection, and
+	// waits for its response if it runs or has ended. It never starts anything. ctx and the
+	// errors count as in Call; ErrNotSent means that nothing was learnt.
+	Resume(ctx context.Context, id string, x mux.Exchange) (mux.Fate, *protocol.Response, error)
+	// Boot names the agent's journal and its host's boot; "" when it keeps none.
+	Boot() string
+	// Version is the protocol version of the connection: below 2 an agent can't resume,
+	// takes no streams and no expiry.
+	Version() int
 }
 
 // Router finds the live tunnel of an agent's present key.
@@ -54,7 +64,22 @@ type Request struct {
 	// Progress, if not nil, hears of the call: first when it's on its way, then each
 	// progress frame. It must not block.
 	Progress func(Update)
+	// QueueFor lets a call to an agent that is offline wait for it, durably, at most this
+	// long: MinQueue to MaxQueue. Zero: such a call fails at once. Of a call that is sent at
+	// once it bounds nothing.
+	QueueFor time.Duration
+	// Body and Sink are the two ways of a file under a call of a streaming tool: what is
+	// sent to the agent (BodySize bytes, -1 when that isn't known) and what comes from it.
+	Body     io.Reader
+	BodySize int64
+	Sink     io.Writer
 }
+
+// Bounds of Request.QueueFor.
+const (
+	MinQueue = time.Second
+	MaxQueue = 7 * 24 * time.Hour
+)
 
 // Update is news of a running call.
 type Update struct {
@@ -78,4 +103,10 @@ type Result struct {
 	Joined     bool
 	CreatedAt  time.Time
 	FinishedAt time.Time
+	// QueuedUntil is when a queued call expires unless its agent comes before; zero for one
+	// that wasn't queued.
+	QueuedUntil time.Time
+	// Evidence is what was learnt of the call after its outcome had been recorded as
+	// unknown, one line; "" if nothing was.
+	Evidence string
 }

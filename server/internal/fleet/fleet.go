@@ -212,6 +212,21 @@ type Intent struct {
 	JoinKey string
 	// Match is a hash over agent, tool and argument bytes: what a joined call must equal.
 	Match string
+	// Boot is the agent's journal and boot when the intent was made, "" when it keeps none or
+	// is offline: what a later "unseen" is compared with.
+	Boot string
+	// QueueUntil makes it a queued call, which is sent when its agent connects, and never
+	// after this time. Frozen are the exact bytes of its arguments, kept until it's sent or
+	// ends. Zero and nil for a call that is sent at once.
+	QueueUntil time.Time
+	Frozen     []byte
+}
+
+// Evidence is what was learnt of a call after its outcome was recorded as unknown.
+type Evidence struct {
+	CallID CallID
+	Text   string // one line
+	At     time.Time
 }
 
 // Outcome is what is made durable before a call is answered.
@@ -270,6 +285,11 @@ type Call struct {
 	FinishedAt time.Time // zero while it's open
 	TookUS     int64
 	Deadline   time.Time
+	Boot       string    // see Intent
+	QueueUntil time.Time // zero for a call that was sent at once
+	// Evidence was learnt after an outcome of outcome_unknown; "" if nothing was.
+	Evidence   string
+	EvidenceAt time.Time
 }
 
 // AdminEvent is one act of managing Drover itself, as the record keeps it.

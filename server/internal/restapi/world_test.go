@@ -17,6 +17,7 @@ import (
 
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/protocol/capability"
+	"github.com/drover-fleet/drover/protocol/mux"
 	"github.com/drover-fleet/drover/server/internal/authn"
 	"github.com/drover-fleet/drover/server/internal/dispatch"
 	"github.com/drover-fleet/drover/server/internal/enroll"
@@ -52,7 +53,13 @@ func (h *hosts) Route(id fleet.AgentID, _ int64) (dispatch.Caller, bool) {
 	return h, h.online[id]
 }
 
-func (h *hosts) Call(ctx context.Context, req *protocol.Request, _ func(protocol.Progress)) (*protocol.Response, error) {
+func (h *hosts) Boot() string { return "boot" }
+func (h *hosts) Version() int { return protocol.Version }
+func (h *hosts) Resume(context.Context, string, mux.Exchange) (mux.Fate, *protocol.Response, error) {
+	return mux.Fate{}, nil, protocol.ErrNotSent
+}
+
+func (h *hosts) Call(ctx context.Context, req *protocol.Request, _ mux.Exchange) (*protocol.Response, error) {
 	h.mu.Lock()
 	h.ran = append(h.ran, req.Tool+" "+string(req.Args))
 	answer := h.answer

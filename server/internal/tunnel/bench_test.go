@@ -1,6 +1,10 @@
 package tunnel_test
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/drover-fleet/drover/protocol/mux"
+)
 
 // BenchmarkCall is one small call over a real WebSocket on loopback, one at a time.
 func BenchmarkCall(b *testing.B) {
@@ -13,7 +17,7 @@ func BenchmarkCall(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := c.Call(b.Context(), newRequest("fs_stat", `{"path":"/"}`), nil); err != nil {
+		if _, err := c.Call(b.Context(), newRequest("fs_stat", `{"path":"/"}`), mux.Exchange{}); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/drover-fleet/drover/protocol"
@@ -18,10 +19,12 @@ import (
 
 // peer is an agent that passed the handshake.
 type peer struct {
-	id      fleet.AgentID
-	epoch   int64
-	session *mux.Session
-	facts   factsBox
+	id         fleet.AgentID
+	generation int64
+	epoch      int64
+	session    *mux.Session
+	facts      factsBox
+	ready      atomic.Bool // Config.Online was told
 }
 
 // refusal ends a handshake; the agent is told.
@@ -214,8 +217,8 @@ func (s *Server) welcome(ctx context.Context, conn *wsconn.Conn, h *greeting) (*
 		r.err = err
 		return nil, r
 	}
-	p := &peer{id: h.id, epoch: epoch}
-	s.prepare(p, conn)
+	p := &peer{id: h.id, generation: h.hello.Generation, epoch: epoch}
+	s.prepare(p, conn, h.version)
 	// Calls that come from here on wait in the session until the welcome is out.
 	_, ok := s.cfg.Presence.Register(presence.Entry{Agent: h.id, Generation: h.hello.Generation, Epoch: epoch,
 		Instance: h.hello.Instance, Since: time.Now(), Session: p.session})
@@ -228,6 +231,9 @@ func (s *Server) welcome(ctx context.Context, conn *wsconn.Conn, h *greeting) (*
 		return nil, err
 	}
 	conn.Established()
+	if h.version < 2 {
+		s.ready(p)
+	}
 	s.cfg.Log.Info("agent online", "agent", string(h.id), "epoch", epoch, "generation", h.hello.Generation)
 	return p, nil
 }
@@ -243,9 +249,10 @@ func (s *Server) welcomeFrame(version int, epoch int64) *protocol.Welcome {
 }
 
 // prepare makes the peer's session. It's registered before Run; calls wait meanwhile.
-func (s *Server) prepare(p *peer, conn *wsconn.Conn) {
+func (s *Server) prepare(p *peer, conn *wsconn.Conn, version int) {
 	p.session = mux.New(conn, mux.Config{
 		KeepAlive: s.cfg.KeepAlive,
+		Version:   version,
 		Notify:    func(f any) { s.onFrame(p, f) },
 		Ended:     func(error) { s.cfg.Presence.Unregister(p.id, p.epoch) },
 	})

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/mux"
 	"github.com/drover-fleet/drover/protocol/wsconn"
 )
 
@@ -46,7 +47,7 @@ func TestAnswersForAnotherHost(t *testing.T) {
 	req := newRequest("shell_exec", `{}`)
 	got := make(chan string, 1)
 	go func() {
-		resp, err := c.Call(context.Background(), req, nil)
+		resp, err := c.Call(context.Background(), req, mux.Exchange{})
 		if err != nil {
 			got <- err.Error()
 			return
@@ -156,7 +157,7 @@ func TestHugeFrameBeforeTheHandshake(t *testing.T) {
 	}
 	if c, ok := r.presence.Route("web-01", 1); !ok {
 		t.Error("another agent went offline")
-	} else if _, err := c.Call(t.Context(), newRequest("t", `{}`), nil); err != nil {
+	} else if _, err := c.Call(t.Context(), newRequest("t", `{}`), mux.Exchange{}); err != nil {
 		t.Error(err)
 	}
 }
@@ -207,7 +208,7 @@ func TestHostileAgent(t *testing.T) {
 			if ctx.Err() != nil {
 				t.Fatal("the connection lives on")
 			}
-			if _, err := other.Call(t.Context(), newRequest("t", `{}`), nil); err != nil {
+			if _, err := other.Call(t.Context(), newRequest("t", `{}`), mux.Exchange{}); err != nil {
 				t.Errorf("another agent's call: %v", err)
 			}
 		})
@@ -280,7 +281,7 @@ func TestNothingLeaks(t *testing.T) {
 			t.Fatal("no route")
 		}
 		called := make(chan error, 1)
-		go func() { _, err := c.Call(context.Background(), newRequest("t", `{}`), nil); called <- err }()
+		go func() { _, err := c.Call(context.Background(), newRequest("t", `{}`), mux.Exchange{}); called <- err }()
 		<-started
 		o.session.Close(0, "")
 		if err := <-called; !errors.Is(err, protocol.ErrCut) {

@@ -216,7 +216,7 @@ func TestLateCloseOfTheOldConnection(t *testing.T) {
 	if !ok {
 		t.Fatal("no route")
 	}
-	if _, err := c.Call(t.Context(), newRequest("t", `{}`), nil); err != nil {
+	if _, err := c.Call(t.Context(), newRequest("t", `{}`), mux.Exchange{}); err != nil {
 		t.Fatal(err)
 	}
 	if r.presence.Unregister("web-01", last.epoch-1) {
@@ -255,7 +255,7 @@ func TestViolationsQuarantine(t *testing.T) {
 	}
 	if c, ok := r.presence.Route("db-01", 1); !ok {
 		t.Error("another agent went offline")
-	} else if _, err := c.Call(t.Context(), newRequest("t", `{}`), nil); err != nil {
+	} else if _, err := c.Call(t.Context(), newRequest("t", `{}`), mux.Exchange{}); err != nil {
 		t.Errorf("another agent's call: %v", err)
 	}
 }

@@ -43,11 +43,18 @@ func (s *Server) onFrame(p *peer, f any) {
 	case *protocol.Log:
 		s.agentLog(p, f)
 	case *protocol.Resume:
-		if s.cfg.Resumed != nil {
-			s.cfg.Resumed(p.id, p.epoch, *f)
+		if f.Boot != "" && len(f.States) == 0 {
+			s.ready(p)
 		}
 	case *protocol.Goodbye:
 		s.cfg.Log.Info("agent says goodbye", "agent", string(p.id), "reason", text.Line(f.Reason, 256))
+	}
+}
+
+// ready tells, once, that an agent's earlier calls can be asked for.
+func (s *Server) ready(p *peer) {
+	if p.ready.CompareAndSwap(false, true) && s.cfg.Online != nil {
+		s.cfg.Online(p.id, p.generation)
 	}
 }
 

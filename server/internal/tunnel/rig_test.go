@@ -182,8 +182,8 @@ func (o *online) stop() {
 
 type handlerFunc func(ctx context.Context, req *protocol.Request, progress func(string)) *protocol.Response
 
-func (f handlerFunc) Handle(ctx context.Context, req *protocol.Request, progress func(string)) *protocol.Response {
-	return f(ctx, req, progress)
+func (f handlerFunc) Handle(ctx context.Context, req *protocol.Request, w *mux.Work) *protocol.Response {
+	return f(ctx, req, w.Progress)
 }
 
 // connect brings an agent online; its handler answers with the agent's id and the args.

@@ -34,9 +34,10 @@ type Config struct {
 	MaxHandshakes int
 	// NextServerKey, if not nil, is announced to agents, signed with ServerKey.
 	NextServerKey ed25519.PublicKey
-	// Resumed, if not nil, hears an agent's answer to Session.Send of a resume. It must not
-	// block.
-	Resumed func(id fleet.AgentID, epoch int64, r protocol.Resume)
+	// Online, if not nil, hears that an agent is connected and its calls can be asked for:
+	// once for each connection, when its journal is known or, with an agent that keeps none,
+	// at once. It must not block.
+	Online func(id fleet.AgentID, generation int64)
 }
 
 const (

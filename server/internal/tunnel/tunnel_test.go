@@ -3,6 +3,7 @@ package tunnel_test
 import (
 	"testing"
 
+	"github.com/drover-fleet/drover/protocol/mux"
 	"github.com/drover-fleet/drover/server/internal/fleet"
 )
 
@@ -14,7 +15,7 @@ func TestCall(t *testing.T) {
 	if !ok {
 		t.Fatal("no route")
 	}
-	resp, err := c.Call(t.Context(), newRequest("shell_exec", `{"command" : "echo \u0061"}`), nil)
+	resp, err := c.Call(t.Context(), newRequest("shell_exec", `{"command" : "echo \u0061"}`), mux.Exchange{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/mux"
 	"github.com/drover-fleet/drover/protocol/text"
 )
 
@@ -12,7 +13,7 @@ import (
 type Answer struct{}
 
 // Handle implements mux.Handler.
-func (Answer) Handle(_ context.Context, req *protocol.Request, _ func(string)) *protocol.Response {
+func (Answer) Handle(_ context.Context, req *protocol.Request, _ *mux.Work) *protocol.Response {
 	r := &protocol.Response{Type: protocol.TypeResponse, ID: req.ID, TookUS: 1}
 	switch req.Tool {
 	case "shell_exec", "powershell_exec":
