@@ -93,13 +93,13 @@ func (w *call) poke() {
 	}
 }
 
-// take returns the news since the last time and the response, if it came; over tells that
-// none will come.
-func (c *calls) take(w *call) (news []protocol.Progress, r *protocol.Response, over bool) {
+// take returns the news since the last time, the response, and the fate of a resumed call, as
+// far as they came.
+func (c *calls) take(w *call) (news []protocol.Progress, r *protocol.Response, fate *Fate) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	news, w.news = w.news, nil
-	return news, w.response, w.fate != nil && !w.fate.follows()
+	return news, w.response, w.fate
 }
 
 // Call writes req at most once and waits for its response. protocol.ErrNotSent (in the
@@ -122,11 +122,20 @@ func (s *Session) Call(ctx context.Context, req *protocol.Request, x Exchange) (
 // without one, too, when the agent has none to send.
 func (s *Session) await(ctx context.Context, id string, f *outFrame, w *call, x Exchange) (*protocol.Response, error) {
 	done := ctx.Done()
-	var grace <-chan time.Time
+	var grace, unheard <-chan time.Time
+	if w.resumed {
+		// A cancel that overtakes the agent's look into its journal finds nothing to cancel, so
+		// the fate is waited for first.
+		t := time.NewTimer(protocol.CancelGrace)
+		defer t.Stop()
+		done, unheard = nil, t.C
+	}
 	for {
 		select {
 		case <-w.wake:
 		case <-s.ctx.Done():
+		case <-unheard:
+			return nil, notSent(fmt.Errorf("%w about a call within %s", protocol.ErrNoAnswer, protocol.CancelGrace))
 		case <-done:
 			if s.out.withdraw(f) {
 				return nil, notSent(context.Cause(ctx))
@@ -139,12 +148,15 @@ func (s *Session) await(ctx context.Context, id string, f *outFrame, w *call, x 
 		case <-grace:
 			return nil, fmt.Errorf("%w within %s: %w", protocol.ErrNoAnswer, protocol.CancelGrace, context.Cause(ctx))
 		}
-		news, response, over := s.calls.take(w)
+		news, response, fate := s.calls.take(w)
 		for _, p := range news {
 			x.Progress(p)
 		}
-		if response != nil || over {
+		if response != nil || fate != nil && !fate.follows() {
 			return response, nil
+		}
+		if unheard != nil && fate != nil {
+			done, unheard = ctx.Done(), nil
 		}
 		if s.ctx.Err() != nil {
 			if s.out.begun(f) {
