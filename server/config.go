@@ -29,7 +29,11 @@ type Config struct {
 	// ResultTTL is how long results are kept for call_result; a day when zero.
 	ResultTTL time.Duration
 	// DrainTimeout is how long a stopping server waits for running calls; 10 s when zero.
+	// What runs longer goes on, and is asked for at the next start.
 	DrainTimeout time.Duration
+	// ResumeWait is the longest that a call whose connection was cut waits for its agent to
+	// come back; zero: as long as the call may run, and two minutes beyond.
+	ResumeWait time.Duration
 }
 
 func (c Config) withDefaults() (Config, error) {

@@ -91,11 +91,13 @@ func (s *Server) wire() error {
 	s.authn = authn.New(s.db)
 	s.presence = presence.New(nil)
 	s.dispatch = dispatch.New(dispatch.Config{
-		Store: s.db, Router: s.presence, Online: s.online, Alive: s.authn.Alive, Metrics: s.metrics, Log: s.log,
+		Store: s.db, Router: s.presence, Online: s.online, Alive: s.authn.Alive, Principal: s.authn.ByID,
+		ResumeWait: s.cfg.ResumeWait, Metrics: s.metrics, Log: s.log,
 	})
 	s.enroll = enroll.New(enroll.Config{Store: s.db, ServerKey: s.key, Log: s.log, CloseAgent: s.closeAgent})
 	s.tunnel = tunnel.New(tunnel.Config{
 		Store: s.db, Presence: s.presence, ServerKey: s.key, KeepAlive: s.cfg.KeepAlive, Log: s.log,
+		Online: s.dispatch.AgentOnline,
 	})
 	s.mcp = mcpapi.New(mcpapi.Config{Dispatch: s.dispatch, Fleet: s.dispatch, Log: s.log, Version: s.cfg.Version})
 	var err error
@@ -145,12 +147,12 @@ func (s *Server) URL() string {
 // agents are told to come back. It returns nil after an orderly end.
 func (s *Server) Run(ctx context.Context) error {
 	defer func() { _ = s.Close() }()
-	n, err := s.db.CloseOrphans(ctx, "the server ended while this call was open: it may have run. Check on the host before calling again")
+	n, err := s.dispatch.Adopt(ctx)
 	if err != nil {
 		return err
 	}
 	if n > 0 {
-		s.log.Warn("calls were open when the server last ended; their outcome is unknown", "calls", n)
+		s.log.Info("calls were open when the server last ended; their agents are asked for them", "calls", n)
 	}
 	watch, stop := context.WithCancel(context.Background())
 	watched := make(chan struct{})
@@ -172,14 +174,20 @@ func (s *Server) Run(ctx context.Context) error {
 	return s.shutdown()
 }
 
+// closeTimeout is how long tunnels and requests have to end once calls no longer hold them.
+const closeTimeout = 5 * time.Second
+
 func (s *Server) shutdown() error {
-	ctx, cancel := context.WithTimeout(context.Background(), s.cfg.DrainTimeout)
-	defer cancel()
+	drain, drained := context.WithTimeout(context.Background(), s.cfg.DrainTimeout)
+	defer drained()
 	s.rest.Draining()
-	s.dispatch.Drain(ctx)
+	s.dispatch.Drain(drain)
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
 	if err := s.tunnel.Close(ctx); err != nil {
 		s.log.Warn("some tunnels were cut", "err", err)
 	}
+	s.dispatch.Settle(ctx)
 	s.mcp.Close()
 	if err := s.http.Shutdown(ctx); err != nil && !errors.Is(err, context.DeadlineExceeded) {
 		return err

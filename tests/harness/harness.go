@@ -3,6 +3,7 @@
 package harness
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"fmt"
@@ -48,6 +49,9 @@ func Engines() []Engine { return []Engine{SQLite, Postgres} }
 type Options struct {
 	Engine    Engine // when empty the one of DROVER_TEST_ENGINE, else SQLite
 	KeepAlive time.Duration
+	// ResumeWait is how long a call waits for an agent whose connection was cut; 10 s when
+	// zero.
+	ResumeWait time.Duration
 	// Log shows the server's and agents' logs with -v.
 	Log bool
 }
@@ -93,6 +97,7 @@ func (f *Fleet) Start(listen string) {
 	f.T.Helper()
 	srv, err := server.New(server.Config{
 		Listen: listen, DataDir: f.Dir, DatabaseURL: f.dbURL, KeepAlive: f.opts.KeepAlive, Version: "test", DrainTimeout: 2 * time.Second,
+		ResumeWait: cmp.Or(f.opts.ResumeWait, 10*time.Second),
 	}, f.log)
 	if err != nil {
 		f.T.Fatalf("server: %v", err)

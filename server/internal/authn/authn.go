@@ -143,6 +143,22 @@ func (s *Service) Alive(principal string) bool {
 	return false
 }
 
+// ByID finds a principal by its id; false when its credential no longer counts.
+func (s *Service) ByID(principal string) (fleet.Principal, bool) {
+	if !s.Alive(principal) {
+		return fleet.Principal{}, false
+	}
+	if name, ok := strings.CutPrefix(principal, "system:"); ok {
+		return System(name), true
+	}
+	for _, p := range s.db.Snapshot().PATs {
+		if "pat:"+p.ID == principal {
+			return PrincipalOf(p), true
+		}
+	}
+	return fleet.Principal{}, false
+}
+
 // PrincipalOf is the principal that a token stands for.
 func PrincipalOf(p *store.PAT) fleet.Principal {
 	return fleet.Principal{ID: "pat:" + p.ID, Kind: fleet.KindPAT, Name: p.Name, Admin: p.Admin, Grant: p.Grant, ExpiresAt: p.ExpiresAt}

@@ -59,12 +59,34 @@ func (d *Dispatcher) admit(snap *store.Snapshot, who fleet.Principal, req Reques
 	if m := def.Since(args, offered); m != "" {
 		return nil, fleet.Errorf(protocol.CodeUnsupported, "agent %s is too old for the argument %q of %s; update the agent, or leave the argument out", agent.ID, m, def.Name)
 	}
+	if err := req.fits(def); err != nil {
+		return nil, err
+	}
 	if len(req.Key) > 128 || len(req.ToolUseID) > 256 {
 		return nil, fleet.Errorf(protocol.CodeBadArgs, "an idempotency key has at most 128 bytes")
 	}
 	t := &target{agent: agent, def: def, args: args}
 	t.timeout, t.limit = timeouts(def, args)
 	return t, nil
+}
+
+// fits tells whether what travels beside the arguments suits the tool.
+func (r *Request) fits(def *capability.Definition) error {
+	switch {
+	case r.QueueFor != 0 && (r.QueueFor < MinQueue || r.QueueFor > MaxQueue):
+		return fleet.Errorf(protocol.CodeBadArgs, "queue_for_seconds must be from %d to %d", int(MinQueue.Seconds()), int(MaxQueue.Seconds()))
+	case (def.Stream == capability.ToHost) != (r.Body != nil), (def.Stream == capability.FromHost) != (r.Sink != nil):
+		return fleet.Errorf(protocol.CodeBadArgs, "%s moves a file's bytes beside the call, which only the files interface does: GET and PUT /api/v1/agents/{agent_id}/files, or drover cp", def.Name)
+	case r.QueueFor != 0 && r.streams():
+		return fleet.Errorf(protocol.CodeBadArgs, "a file transfer can't be queued; send it when the agent is online")
+	}
+	return nil
+}
+
+// enqueue makes a queued call of an intent: from its sending on it has its time.
+func (t *target) enqueue(in *fleet.Intent, d time.Duration) {
+	in.QueueUntil, in.Frozen = in.At.Add(d), t.args
+	in.Deadline = in.QueueUntil.Add(t.limit)
 }
 
 // agentName takes the agent id from its raw JSON: anything but a string that isn't blank

@@ -9,6 +9,7 @@ import (
 
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/protocol/capability"
+	"github.com/drover-fleet/drover/protocol/mux"
 	"github.com/drover-fleet/drover/server/internal/authz"
 	"github.com/drover-fleet/drover/server/internal/fleet"
 	"github.com/drover-fleet/drover/server/internal/obs"
@@ -27,6 +28,12 @@ type Config struct {
 	Online func(fleet.AgentID) (online bool, since time.Time)
 	// Alive says whether a principal's credential still counts.
 	Alive func(principal string) bool
+	// Principal finds a principal by its id, for calls of an earlier process of this server;
+	// false when its credential no longer counts.
+	Principal func(id string) (fleet.Principal, bool)
+	// ResumeWait is the longest that a call whose connection was cut waits for its agent; zero:
+	// as long as the call may run, and resumeGrace beyond.
+	ResumeWait time.Duration
 	// Metrics counts calls and refusals; nil counts nothing.
 	Metrics *obs.Metrics
 	Log     *slog.Logger
@@ -34,20 +41,27 @@ type Config struct {
 
 // Dispatcher is the one path to an agent.
 type Dispatcher struct {
-	db     *store.DB
-	router Router
-	online func(fleet.AgentID) (bool, time.Time)
-	alive  func(principal string) bool
-	obs    *obs.Metrics
-	log    *slog.Logger
-	defs   map[string]*capability.Definition
-	views  views
+	db         *store.DB
+	router     Router
+	online     func(fleet.AgentID) (bool, time.Time)
+	alive      func(principal string) bool
+	principal  func(id string) (fleet.Principal, bool)
+	resumeWait time.Duration
+	obs        *obs.Metrics
+	log        *slog.Logger
+	defs       map[string]*capability.Definition
+	views      views
+	lanes      lanes
 
-	base context.Context // ends when the server gives up its running calls
-	stop context.CancelCauseFunc
+	closing chan struct{} // closed when no more calls are admitted
+	gone    chan struct{} // closed when the running ones are left to the next process
 
 	mu       sync.Mutex
 	open     map[fleet.CallID]*flight
+	own      map[string]int                  // open calls by principal
+	queued   map[fleet.AgentID]int           // queued calls by agent
+	arrivals map[fleet.AgentID]chan struct{} // closed at the agent's next connection
+	settling map[fleet.CallID]bool           // whose evidence is being asked for
 	draining bool
 	wg       sync.WaitGroup
 }
@@ -55,10 +69,11 @@ type Dispatcher struct {
 // New makes a Dispatcher.
 func New(c Config) *Dispatcher {
 	d := &Dispatcher{
-		db: c.Store, router: c.Router, online: c.Online, alive: c.Alive, obs: c.Metrics, log: c.Log,
-		defs: map[string]*capability.Definition{}, open: map[fleet.CallID]*flight{},
+		db: c.Store, router: c.Router, online: c.Online, alive: c.Alive, principal: c.Principal, resumeWait: c.ResumeWait,
+		obs: c.Metrics, log: c.Log, defs: map[string]*capability.Definition{}, open: map[fleet.CallID]*flight{},
+		own: map[string]int{}, queued: map[fleet.AgentID]int{}, arrivals: map[fleet.AgentID]chan struct{}{},
+		settling: map[fleet.CallID]bool{}, closing: make(chan struct{}), gone: make(chan struct{}),
 	}
-	d.base, d.stop = context.WithCancelCause(context.Background())
 	for _, def := range capability.All() {
 		d.defs[def.Name] = def
 	}
@@ -69,6 +84,9 @@ func New(c Config) *Dispatcher {
 // recorded, and nothing was started. Otherwise the call has an id: the Result is its end,
 // with Err set unless it succeeded, or, when req.Wait was over first, where it stands.
 func (d *Dispatcher) Call(ctx context.Context, who fleet.Principal, req Request) (Result, error) {
+	if req.streams() { // its ends are the caller's, so it lives no longer and is never joined
+		req.Wait, req.CancelOnDone, req.Key, req.ToolUseID = endless, true, "", ""
+	}
 	f, joined, err := d.begin(ctx, who, req)
 	if err != nil {
 		return Result{}, d.refuse(who, req, err)
@@ -100,39 +118,71 @@ func (d *Dispatcher) begin(ctx context.Context, who fleet.Principal, req Request
 	if err != nil {
 		return nil, nil, err
 	}
-	if _, ok := d.router.Route(t.agent.ID, t.agent.Generation); !ok && req.Key == "" && req.ToolUseID == "" {
+	intent := t.freeze(who, req)
+	if caller, ok := d.router.Route(t.agent.ID, t.agent.Generation); ok {
+		intent.Boot = caller.Boot()
+	} else if req.QueueFor > 0 {
+		t.enqueue(&intent, req.QueueFor)
+	} else if req.Key == "" && req.ToolUseID == "" {
 		return nil, nil, d.offline(snap, t.agent)
 	}
-	if !d.enter() {
-		return nil, nil, fleet.Errorf(protocol.CodeUnavailable, "this server is shutting down; nothing was started; try again in a moment")
+	if err := d.enter(&intent); err != nil {
+		return nil, nil, err
 	}
-	intent := t.freeze(who, req)
 	got, err := d.db.RecordIntent(ctx, intent)
 	if err != nil {
-		d.wg.Done()
+		d.exit(&intent)
 		return nil, nil, err
 	}
 	if got.Joined != nil {
-		d.wg.Done()
+		d.exit(&intent)
 		return d.find(got.Joined.ID), got.Joined, nil
 	}
-	f := newFlight(d.base, t, intent)
+	f := newFlight(t, intent)
+	f.moved = got.PolicyVersion != snap.Version
+	f.exchange = mux.Exchange{Progress: f.news, Body: req.Body, Size: req.BodySize, Sink: req.Sink}
 	d.mu.Lock()
 	d.open[f.id] = f
 	d.mu.Unlock()
-	go d.fly(f, who, req, got.PolicyVersion != snap.Version)
+	go d.fly(f, d.deliver)
 	return f, nil, nil
 }
 
-// enter counts a call in, unless the server is draining.
-func (d *Dispatcher) enter() bool {
+// enter counts a call in, unless the server is draining or a limit is reached.
+func (d *Dispatcher) enter(in *fleet.Intent) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.draining {
-		return false
+	queued := !in.QueueUntil.IsZero()
+	switch {
+	case d.draining:
+		return fleet.Errorf(protocol.CodeUnavailable, "this server is shutting down; nothing was started; try again in a moment")
+	case d.own[in.Principal.ID] >= maxOwn:
+		return limited("principal_calls", "this credential has %d open calls, the most that may be; nothing was started; wait for some to end", maxOwn)
+	case queued && d.queued[in.Agent] >= maxQueued:
+		return limited("agent_queue", "%d calls are queued for agent %s, the most that may be; nothing was queued", maxQueued, in.Agent)
+	}
+	d.own[in.Principal.ID]++
+	if queued {
+		d.queued[in.Agent]++
 	}
 	d.wg.Add(1)
-	return true
+	return nil
+}
+
+// exit counts a call out that enter let in.
+func (d *Dispatcher) exit(in *fleet.Intent) {
+	d.mu.Lock()
+	if d.own[in.Principal.ID]--; d.own[in.Principal.ID] <= 0 {
+		delete(d.own, in.Principal.ID)
+	}
+	if !in.QueueUntil.IsZero() {
+		if d.queued[in.Agent]--; d.queued[in.Agent] <= 0 {
+			delete(d.queued, in.Agent)
+		}
+	}
+	delete(d.open, in.CallID)
+	d.mu.Unlock()
+	d.wg.Done()
 }
 
 func (d *Dispatcher) find(id fleet.CallID) *flight {
@@ -162,16 +212,31 @@ func (d *Dispatcher) await(ctx context.Context, f *flight, req Request) (Result,
 	if !f.leave() {
 		return f.standing(), context.Cause(ctx)
 	}
-	<-f.done
-	return f.result, nil
+	if !req.streams() {
+		<-f.done
+		return f.result, nil
+	}
+	// The caller may have its ends back as soon as nobody uses them; the outcome may come later.
+	<-f.exchanged
+	select {
+	case <-f.done:
+		return f.result, nil
+	default:
+		return f.standing(), context.Cause(ctx)
+	}
 }
+
+// endless is a wait that the call's own deadline ends.
+const endless = protocol.MaxDeadlineMS*time.Millisecond + time.Hour
+
+func (r *Request) streams() bool { return r.Body != nil || r.Sink != nil }
 
 // Causes that end a call early; their texts travel in the cancel frame.
 var (
 	errGone     = errors.New("the client closed its request")
 	errAsked    = errors.New("cancelled by its caller")
 	errDeadline = errors.New("the time limit passed")
-	errStopping = errors.New("the server stops")
+	errPurged   = errors.New("an administrator purged the agent's queue")
 	errRevoked  = errors.New("the right to it ended: the credential or the agent was revoked, or left its scope")
 )
 
@@ -241,12 +306,50 @@ func (d *Dispatcher) Enforce() {
 	}
 }
 
-// Drain stops admitting calls and waits for the running ones until ctx is done; then it
-// gives them up, which ends them as the tunnel's end does.
+// Ended waits until no call is under way on the agent, at most until ctx ends.
+func (d *Dispatcher) Ended(ctx context.Context, agent fleet.AgentID) {
+	d.mu.Lock()
+	var open []*flight
+	for _, f := range d.open {
+		if f.target.agent.ID == agent && !f.waits() {
+			open = append(open, f)
+		}
+	}
+	d.mu.Unlock()
+	for _, f := range open {
+		select {
+		case <-f.done:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// Drain stops admitting calls and waits for the running ones until ctx is done. Those that
+// wait for their agent, and those that still run then, are left open: nothing is cancelled
+// on a host because a server is restarted, and the next process asks for them (see Adopt).
+// Their callers get a handle.
 func (d *Dispatcher) Drain(ctx context.Context) {
 	d.mu.Lock()
 	d.draining = true
 	d.mu.Unlock()
+	close(d.closing)
+	if d.idle(ctx) {
+		return
+	}
+	d.log.Info("calls are left to the next start of this server", "calls", d.Open())
+	close(d.gone)
+}
+
+// Settle waits, after Drain and the end of the tunnels, for what is still being written.
+func (d *Dispatcher) Settle(ctx context.Context) {
+	if !d.idle(ctx) {
+		d.log.Error("calls were still under way at the end; the next start asks their agents for them", "calls", d.Open())
+	}
+}
+
+// idle waits until no call is under way; false when ctx ended first.
+func (d *Dispatcher) idle(ctx context.Context) bool {
 	idle := make(chan struct{})
 	go func() {
 		d.wg.Wait()
@@ -254,14 +357,9 @@ func (d *Dispatcher) Drain(ctx context.Context) {
 	}()
 	select {
 	case <-idle:
-		return
+		return true
 	case <-ctx.Done():
-	}
-	d.stop(errStopping)
-	select {
-	case <-idle:
-	case <-time.After(protocol.CancelGrace + 5*time.Second):
-		d.log.Error("calls were still open at the end; the next start records them as outcome_unknown")
+		return false
 	}
 }
 

@@ -1,0 +1,182 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/capability"
+	"github.com/drover-fleet/drover/protocol/mux"
+	"github.com/drover-fleet/drover/protocol/text"
+	"github.com/drover-fleet/drover/server/internal/fleet"
+	"github.com/drover-fleet/drover/server/internal/store"
+)
+
+// Adopt takes over the calls that an earlier process of this server left open: queued ones
+// go on waiting for their agent, sent ones are asked for once it connects. It's for the
+// start, before agents and callers are let in, and returns how many there were.
+func (d *Dispatcher) Adopt(ctx context.Context) (int, error) {
+	calls, err := d.db.OpenCalls(ctx)
+	if err != nil || len(calls) == 0 {
+		return 0, err
+	}
+	ids := make([]fleet.CallID, 0, len(calls))
+	for _, c := range calls {
+		ids = append(ids, c.ID)
+	}
+	if err := d.db.Adopt(ctx, ids...); err != nil {
+		return 0, err
+	}
+	for i := range calls {
+		d.adopt(&calls[i])
+	}
+	return len(calls), nil
+}
+
+func (d *Dispatcher) adopt(c *store.OpenCall) {
+	who, alive := d.principal(c.Principal)
+	if !alive {
+		who = fleet.Principal{ID: c.Principal, Name: c.Name}
+	}
+	f := newFlight(d.oldTarget(c), fleet.Intent{
+		CallID: c.ID, Principal: who, Client: c.Client, Edge: c.Edge, Agent: c.Agent, At: c.CreatedAt, QueueUntil: c.QueueUntil, Boot: c.Boot,
+	})
+	f.exchange = mux.Exchange{Progress: f.news}
+	f.deadline = c.Deadline
+	f.hold() // nobody's dropping out ends it
+	way := d.deliver
+	if c.State != fleet.Queued {
+		f.sent, f.marked = true, true
+		f.become(fleet.Dispatched)
+		way = d.resume
+	}
+	if d.defs[c.Tool] == nil {
+		way = func(f *flight) (*protocol.Response, error) {
+			return nil, f.unknown("tool_gone", "this server was updated and no longer has the tool %s", c.Tool)
+		}
+	}
+	if !alive {
+		f.cancel(errRevoked)
+	}
+	d.mu.Lock()
+	d.open[f.id] = f
+	d.own[who.ID]++
+	if f.queued() {
+		d.queued[c.Agent]++
+	}
+	d.wg.Add(1)
+	d.mu.Unlock()
+	go d.fly(f, way)
+}
+
+// oldTarget is what an open call was for. An agent or a tool that is gone is only named.
+func (d *Dispatcher) oldTarget(c *store.OpenCall) *target {
+	t := &target{agent: d.db.Snapshot().Agents[c.Agent], def: d.defs[c.Tool], args: c.Frozen}
+	if t.agent == nil || t.agent.Generation != c.Generation {
+		t.agent = &fleet.Agent{ID: c.Agent, Generation: c.Generation}
+	}
+	if t.def == nil {
+		t.def = &capability.Definition{Spec: capability.Spec{Name: c.Tool}}
+	}
+	if len(t.args) > 0 && d.defs[c.Tool] != nil {
+		t.timeout, t.limit = timeouts(t.def, t.args)
+	}
+	return t
+}
+
+// Purge cancels the calls that are queued for an agent, and returns how many. It's for
+// administrators.
+func (d *Dispatcher) Purge(_ context.Context, who fleet.Principal, agent string) (int, error) {
+	if !who.Admin {
+		return 0, fleet.Errorf(protocol.CodeDenied, "purging an agent's queue needs an administrator's credential")
+	}
+	id, ok := fleet.ParseAgentID(agent)
+	if !ok {
+		return 0, fleet.Errorf(protocol.CodeNotFound, "there's no such agent; the list of agents shows their ids")
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	n := 0
+	for _, f := range d.open {
+		if f.target.agent.ID == id && f.queued() && f.waits() {
+			f.cancel(errPurged)
+			n++
+		}
+	}
+	return n, nil
+}
+
+// waits tells that the call hasn't been sent.
+func (f *flight) waits() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.state == fleet.Queued
+}
+
+// What is asked of an agent about calls whose outcome is on record as unknown.
+const (
+	learnBack   = 24 * time.Hour
+	learnMost   = 64
+	learnAtMost = 10 * time.Minute // for calls that still run
+)
+
+// learn asks an agent that has come back for calls of the last day whose outcome is unknown,
+// and records what it says as evidence beside it.
+func (d *Dispatcher) learn(id fleet.AgentID, generation int64) {
+	ctx, cancel := context.WithTimeout(context.Background(), learnAtMost)
+	defer cancel()
+	go func() {
+		select {
+		case <-d.closing:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	ids, err := d.db.Unsettled(ctx, id, generation, time.Now().Add(-learnBack), learnMost)
+	if err != nil {
+		d.log.Warn("calls with an unknown outcome could not be looked for", "agent", id, "err", err)
+		return
+	}
+	var all sync.WaitGroup
+	for _, call := range ids { // at once: one that still runs mustn't hold up the others
+		all.Go(func() { d.learnOne(ctx, id, generation, call) })
+	}
+	all.Wait()
+}
+
+func (d *Dispatcher) learnOne(ctx context.Context, id fleet.AgentID, generation int64, call fleet.CallID) {
+	caller, ok := d.router.Route(id, generation)
+	if !ok || caller.Version() < 2 || !d.settle(call) {
+		return
+	}
+	defer d.settled(call)
+	fate, resp, err := caller.Resume(ctx, string(call), mux.Exchange{})
+	if fate.State == "" || errors.Is(err, protocol.ErrCut) {
+		return // asked again at the next connection
+	}
+	e := fleet.Evidence{CallID: call, Text: text.Line(evidenceOf(fate, resp), 500), At: time.Now()}
+	if err := d.db.RecordEvidence(context.WithoutCancel(ctx), e); err != nil && !errors.Is(err, store.ErrAlreadyFinal) {
+		d.log.Warn("evidence of a call was not recorded", "call", call, "err", err)
+		return
+	}
+	d.log.Info("learnt of a call whose outcome is unknown", "agent", id, "call", call, "evidence", e.Text)
+}
+
+// settle lets one ask for a call at a time.
+func (d *Dispatcher) settle(call fleet.CallID) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.settling[call] || d.open[call] != nil {
+		return false
+	}
+	d.settling[call] = true
+	return true
+}
+
+func (d *Dispatcher) settled(call fleet.CallID) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.settling, call)
+}

@@ -1,0 +1,218 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/text"
+	"github.com/drover-fleet/drover/server/internal/authz"
+	"github.com/drover-fleet/drover/server/internal/fleet"
+	"github.com/drover-fleet/drover/server/internal/store"
+)
+
+var (
+	// errAbandoned: the server stops, and the call is left to its next process.
+	errAbandoned = errors.New("left to the next start of this server")
+	// errClosing: the server stops before the call was sent.
+	errClosing = errors.New("the server stops")
+	// errElsewhere: the record has the call's end already.
+	errElsewhere = errors.New("the record has its end")
+)
+
+// fly brings a call to its end: way is deliver, or recover for one of an earlier process.
+// Then comes step 8: the outcome, durable; then the answer may go out.
+func (d *Dispatcher) fly(f *flight, way func(*flight) (*protocol.Response, error)) {
+	defer f.cancel(nil)
+	resp, err := way(f)
+	f.exchangeOver()
+	switch {
+	case errors.Is(err, errAbandoned):
+		f.result = f.standing()
+	case errors.Is(err, errElsewhere):
+		f.result = d.recorded(f)
+	default:
+		d.finish(f, resp, err)
+	}
+	d.exit(f.intent())
+	close(f.done)
+}
+
+func (d *Dispatcher) finish(f *flight, resp *protocol.Response, err error) {
+	out := d.outcome(f, resp, err)
+	f.result = f.standing()
+	d.obs.Call(f.edge, f.target.def.Name, string(out.State), out.At.Sub(f.created))
+	if !d.record(f, out) {
+		f.result = d.recorded(f)
+		return
+	}
+	f.result.State, f.result.Output, f.result.FinishedAt = out.State, out.Result, out.At
+	f.result.Err = errorOf(out.Code, out.Reason, out.Message)
+}
+
+// deliver does steps 6 and 7: wait for the agent if the call is queued, for a place on it,
+// send, and see the call to its end across cuts.
+func (d *Dispatcher) deliver(f *flight) (*protocol.Response, error) {
+	for {
+		if f.queued() {
+			if err := d.awaitAgent(f); err != nil {
+				return nil, err
+			}
+		}
+		release, err := d.lanes.enter(f.ctx, d.closing, f.target.agent.ID, f.who.ID)
+		if err != nil {
+			return nil, f.unsent(err)
+		}
+		resp, err := d.attempt(f)
+		if errors.Is(err, protocol.ErrCut) {
+			resp, err = d.resume(f)
+		}
+		release()
+		if !f.queued() || f.ctx.Err() != nil || !away(err) {
+			return resp, err
+		}
+		// A queued call whose agent went away before the frame was written waits on.
+		f.sent = false
+		f.become(fleet.Queued)
+	}
+}
+
+// away tells that nothing was sent because the agent isn't there.
+func away(err error) bool {
+	if errors.Is(err, protocol.ErrNotSent) {
+		return true
+	}
+	fe, ok := errors.AsType[*fleet.Error](err)
+	return ok && fe.Code == protocol.CodeOffline
+}
+
+// unsent words why a call was given up before it was sent.
+func (f *flight) unsent(err error) error {
+	switch {
+	case !errors.Is(err, errClosing):
+		return errors.Join(protocol.ErrNotSent, err)
+	case f.queued() && !f.marked:
+		return errAbandoned
+	default:
+		return fleet.Errorf(protocol.CodeNotStarted, "the server was stopped before this was sent to %s; nothing ran; call again", f.target.agent.ID)
+	}
+}
+
+// awaitAgent waits until a queued call's agent is online.
+func (d *Dispatcher) awaitAgent(f *flight) error {
+	agent := f.target.agent
+	expiry := time.NewTimer(time.Until(f.until))
+	defer expiry.Stop()
+	for {
+		arrived := d.arrival(agent.ID)
+		if !time.Now().Before(f.until) {
+			return f.expired()
+		}
+		if _, ok := d.router.Route(agent.ID, agent.Generation); ok {
+			return nil
+		}
+		select {
+		case <-arrived:
+		case <-expiry.C:
+		case <-f.ctx.Done():
+			return errors.Join(protocol.ErrNotSent, context.Cause(f.ctx))
+		case <-d.closing:
+			return f.unsent(errClosing)
+		}
+	}
+}
+
+func (f *flight) expired() error {
+	return fleet.Errorf(protocol.CodeExpired, "agent %s was not online in time: the call was queued until %s and was not sent; nothing ran", f.target.agent.ID, f.until.UTC().Format(time.RFC3339))
+}
+
+// attempt routes the call and makes it. Its error, where there's no response, is a
+// *fleet.Error, or one of the tunnel's.
+func (d *Dispatcher) attempt(f *flight) (*protocol.Response, error) {
+	t := f.target
+	if f.moved || f.queued() {
+		if err := d.again(f); err != nil {
+			return nil, err
+		}
+	}
+	caller, ok := d.router.Route(t.agent.ID, t.agent.Generation)
+	if !ok {
+		return nil, d.offline(d.db.Snapshot(), t.agent)
+	}
+	frame := &protocol.Request{
+		Type: protocol.TypeRequest, ID: string(f.id), Tool: t.def.Name, Args: t.args,
+		Seal:       protocol.B64(protocol.Seal(t.agent.Fingerprint, t.agent.Generation, string(f.id), t.def.Name, t.args)),
+		Caller:     f.who.Caller(text.Line(f.client, protocol.MaxName)),
+		DeadlineMS: t.limit.Milliseconds(),
+	}
+	if f.queued() {
+		if err := d.mark(f, caller.Boot()); err != nil {
+			return nil, err
+		}
+		if frame.NotAfterMS = time.Until(f.until).Milliseconds(); frame.NotAfterMS <= 0 {
+			return nil, f.expired()
+		}
+	}
+	f.become(fleet.Dispatched)
+	f.sent = true
+	// The agent keeps the deadline; this one is for an agent that doesn't.
+	f.deadline = time.Now().Add(t.limit + 5*time.Second)
+	ctx, stop := context.WithDeadlineCause(f.ctx, f.deadline, errDeadline)
+	defer stop()
+	resp, err := caller.Call(ctx, frame, f.exchange)
+	f.late = errors.Is(context.Cause(ctx), errDeadline)
+	f.boot = caller.Boot()
+	f.exchangeOver()
+	return resp, err
+}
+
+// exchangeOver gives the caller its ends of the exchange back.
+func (f *flight) exchangeOver() {
+	select {
+	case <-f.exchanged:
+	default:
+		close(f.exchanged)
+	}
+	f.exchange.Body, f.exchange.Sink = nil, nil
+}
+
+// mark makes durable that a queued call is being sent: a server that ends now won't send it
+// again.
+func (d *Dispatcher) mark(f *flight, boot string) error {
+	if f.marked {
+		return nil
+	}
+	err := d.db.MarkSent(f.ctx, f.id, boot)
+	if errors.Is(err, store.ErrAlreadyFinal) {
+		call, lookErr := d.db.Call(context.WithoutCancel(f.ctx), f.id)
+		if lookErr != nil {
+			return lookErr
+		}
+		if call.State.Final() {
+			return errElsewhere
+		}
+		err = nil // an earlier try's answer was lost
+	}
+	f.marked = err == nil
+	return err
+}
+
+// again decides anew what was decided a while ago: what was revoked since doesn't start.
+func (d *Dispatcher) again(f *flight) error {
+	if err := d.db.Refresh(f.ctx); err != nil {
+		return fleet.Wrap(protocol.CodeUnavailable, err, "the policy could not be read; nothing was started")
+	}
+	snap, t := d.db.Snapshot(), f.target
+	agent := snap.Agents[t.agent.ID]
+	if authz.Decide(f.who, t.def, agent) != "" {
+		return unknownAgent(snap, f.who, string(t.agent.ID))
+	}
+	if agent.Generation != t.agent.Generation {
+		return fleet.Errorf(protocol.CodeNotStarted, "agent %s was given a new key meanwhile; what was meant for the old one isn't sent; call again", agent.ID)
+	}
+	if !d.alive(f.who.ID) {
+		return fleet.Errorf(protocol.CodeUnauthenticated, "the token was revoked; nothing was started")
+	}
+	return nil
+}

@@ -1,0 +1,173 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/capability"
+	"github.com/drover-fleet/drover/protocol/text"
+	"github.com/drover-fleet/drover/server/internal/fleet"
+	"github.com/drover-fleet/drover/server/internal/store"
+)
+
+// outcome turns what came back into the one outcome.
+func (d *Dispatcher) outcome(f *flight, resp *protocol.Response, err error) fleet.Outcome {
+	out := fleet.Outcome{CallID: f.id, At: time.Now()}
+	if err != nil {
+		fe := f.failure(err)
+		out.Code, out.Reason, out.Message = fe.Code, fe.Reason, fe.Message
+		if out.State = fleet.StateOf(fe.Code); out.State == fleet.Failed && !f.sent {
+			out.State = fleet.NotStarted
+		}
+		return out
+	}
+	out.TookUS = max(resp.TookUS, 0)
+	if len(resp.Result) > 0 {
+		norm, nerr := f.target.def.Normalize(resp.Result)
+		if nerr != nil {
+			d.log.Warn("an agent's result doesn't fit its tool", "agent", f.target.agent.ID, "tool", f.target.def.Name, "call", f.id)
+			fe := fleet.AsError(nerr)
+			out.Code, out.Reason, out.Message, out.State = fe.Code, fe.Reason, fe.Message, fleet.Failed
+			return out
+		}
+		out.Result = norm
+		out.ExitCode = exitCode(f.target.def, norm)
+	}
+	if resp.Error != nil {
+		out.Code, out.Reason, out.Message = f.agentError(resp.Error)
+	} else if len(resp.Result) == 0 {
+		out.Code, out.Reason, out.Message = protocol.CodeToolFailed, "bad_result", "the agent answered without a result"
+	}
+	out.State = fleet.StateOf(out.Code)
+	if out.Code == protocol.CodeRateLimited {
+		out.State = fleet.NotStarted // the agent was busy
+	}
+	return out
+}
+
+// failure words an error of the tunnel. After the request was written nobody knows.
+func (f *flight) failure(err error) *fleet.Error {
+	var fe *fleet.Error
+	id := f.target.agent.ID
+	cause := context.Cause(f.ctx)
+	switch {
+	case errors.As(err, &fe):
+		return fe
+	case errors.Is(err, protocol.ErrNotSent) && cause != nil:
+		return fleet.Errorf(protocol.CodeCancelled, "%s before it was sent to %s; nothing ran", cause, id)
+	case errors.Is(err, protocol.ErrNotSent):
+		return fleet.Errorf(protocol.CodeNotStarted, "the connection to %s ended before the request was sent; nothing ran; it's safe to call again", id)
+	case errors.Is(err, protocol.ErrNoAnswer):
+		return fleet.Errorf(protocol.CodeOutcomeUnknown, "%s, but %s did not confirm that it ended. Check on the host", f.why(), id)
+	default:
+		return fleet.Wrap(protocol.CodeOutcomeUnknown, err, "the call to %s ended without an answer: it may have run. Check on the host before calling again", id)
+	}
+}
+
+func (f *flight) why() string {
+	if cause := context.Cause(f.ctx); cause != nil {
+		return cause.Error()
+	}
+	return errDeadline.Error()
+}
+
+// agentError takes over an agent's error as far as an agent may say such a thing.
+func (f *flight) agentError(e *protocol.Error) (protocol.Code, string, string) {
+	msg := text.Line(e.Message, 2048)
+	if msg == "" {
+		msg = "the agent gave no reason"
+	}
+	code := e.Code
+	switch code {
+	case protocol.CodeBadArgs, protocol.CodeUnsupported, protocol.CodeDenied, protocol.CodeToolFailed, protocol.CodeTimedOut,
+		protocol.CodeNotStarted, protocol.CodeOutcomeUnknown, protocol.CodeConflict, protocol.CodeTooLarge, protocol.CodeRateLimited, protocol.CodeExpired, protocol.CodeInternal:
+	case protocol.CodeCancelled: // by the server, its deadline included, or by the agent itself
+		if f.late {
+			code = protocol.CodeTimedOut
+		}
+	default:
+		code = protocol.CodeToolFailed
+	}
+	reason := e.Reason
+	if len(reason) > 40 || strings.ContainsFunc(reason, func(r rune) bool { return r != '_' && (r < 'a' || r > 'z') && (r < '0' || r > '9') }) {
+		reason = "other"
+	}
+	return code, reason, msg
+}
+
+// record makes the outcome durable. While the store can't, the call stays open: nobody is
+// told an end that isn't recorded. At the server's end it's left for the next start, and
+// record is false.
+func (d *Dispatcher) record(f *flight, out fleet.Outcome) bool {
+	if out.Result != nil {
+		out.Salt = newSalt()
+		out.Commitment = commit(out.Salt, out.Result)
+	}
+	wait := 50 * time.Millisecond
+	for {
+		err := d.db.RecordOutcome(context.WithoutCancel(f.ctx), out)
+		if err == nil {
+			return true
+		}
+		if errors.Is(err, store.ErrAlreadyFinal) { // the record's word is the only one
+			d.log.Error("a call's outcome stands in the record already", "call", f.id, "this", out.State)
+			return false
+		}
+		d.log.Error("an outcome could not be recorded; trying again", "call", f.id, "err", err)
+		select {
+		case <-time.After(wait):
+			wait = min(2*wait, 5*time.Second)
+		case <-d.gone: // the agent keeps its result, and the next process asks for it
+			return false
+		}
+	}
+}
+
+// recorded is what the record says of a call whose outcome didn't come from here; while
+// nobody can read it, the call is as open as before.
+func (d *Dispatcher) recorded(f *flight) Result {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(f.ctx), 5*time.Second)
+	defer cancel()
+	call, err := d.db.Call(ctx, f.id)
+	if err != nil {
+		return f.standing()
+	}
+	return d.resultOf(call, false)
+}
+
+// resultOf is a recorded call as its callers see it.
+func (d *Dispatcher) resultOf(c *fleet.Call, joined bool) Result {
+	runAs := ""
+	if a := d.db.Snapshot().Agents[c.Agent]; a != nil {
+		runAs = a.Facts.RunAs
+	}
+	return Result{
+		CallID: c.ID, Agent: c.Agent, RunAs: runAs, Tool: c.Tool, State: c.State, Output: jsontext.Value(c.Result),
+		Err: errorOf(c.Code, c.Reason, c.Message), Joined: joined, CreatedAt: c.CreatedAt, FinishedAt: c.FinishedAt,
+	}
+}
+
+func errorOf(code protocol.Code, reason, message string) *fleet.Error {
+	if code == "" {
+		return nil
+	}
+	return &fleet.Error{Code: code, Reason: reason, Message: message}
+}
+
+// exitCode takes the exit code out of a command tool's result.
+func exitCode(def *capability.Definition, result []byte) *int {
+	if def.Render != capability.RenderProcess {
+		return nil
+	}
+	var out struct {
+		ExitCode *int `json:"exit_code"`
+	}
+	_ = json.Unmarshal(result, &out) // it was just written by Normalize
+	return out.ExitCode
+}

@@ -1,0 +1,183 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/mux"
+	"github.com/drover-fleet/drover/server/internal/fleet"
+)
+
+const (
+	// resumeGrace is how long after a call's own time its agent is still waited for: an agent
+	// that is back dials at least once a minute.
+	resumeGrace = 2 * time.Minute
+	// lookEvery is how often a call that waits for its agent looks whether that was removed.
+	lookEvery = 2 * time.Second
+	// askFor is the least time that a resumed call has to answer.
+	askFor = 30 * time.Second
+)
+
+// AgentOnline tells that an agent is connected and knows its journal: what waited for it goes
+// on, and what is on record as unknown is asked for. It doesn't block.
+func (d *Dispatcher) AgentOnline(id fleet.AgentID, generation int64) {
+	d.mu.Lock()
+	if ch := d.arrivals[id]; ch != nil {
+		close(ch)
+		delete(d.arrivals, id)
+	}
+	closing := d.draining
+	if !closing {
+		d.wg.Add(1)
+	}
+	d.mu.Unlock()
+	if !closing {
+		go func() {
+			defer d.wg.Done()
+			d.learn(id, generation)
+		}()
+	}
+}
+
+// arrival is closed when the agent connects the next time. Whoever waits takes it before
+// looking whether the agent is there, so that no arrival is missed.
+func (d *Dispatcher) arrival(id fleet.AgentID) <-chan struct{} {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	ch := d.arrivals[id]
+	if ch == nil {
+		ch = make(chan struct{})
+		d.arrivals[id] = ch
+	}
+	return ch
+}
+
+// resume sees a call to its end whose connection was cut after its frame may have been
+// written. Nothing is sent again: each time the agent connects, it's asked.
+func (d *Dispatcher) resume(f *flight) (*protocol.Response, error) {
+	agent := f.target.agent
+	f.tell(fmt.Sprintf("the connection to %s was lost; waiting for the agent to come back", agent.ID))
+	wait := max(0, time.Until(f.deadline)) + resumeGrace
+	if d.resumeWait > 0 {
+		wait = min(wait, d.resumeWait)
+	}
+	end := time.NewTimer(wait)
+	defer end.Stop()
+	look := time.NewTicker(lookEvery)
+	defer look.Stop()
+	var asked Caller
+	for {
+		arrived := d.arrival(agent.ID)
+		if caller, ok := d.router.Route(agent.ID, agent.Generation); ok && caller != asked {
+			asked = caller
+			if resp, err, settled := d.ask(f, caller); settled {
+				return resp, err
+			}
+			continue
+		}
+		select {
+		case <-arrived:
+		case <-look.C:
+			if now := d.db.Snapshot().Agents[agent.ID]; now == nil || now.Generation != agent.Generation {
+				return nil, f.unknown("removed", "agent %s was removed, or given a new key, while its connection was lost", agent.ID)
+			}
+		case <-end.C:
+			return nil, f.unknown("agent_away", "the connection to %s ended after the request was sent, and the agent did not come back within %s", agent.ID, wait.Round(time.Second))
+		case <-d.closing:
+			return nil, errAbandoned
+		}
+	}
+}
+
+// ask asks a connected agent what became of a call, and waits for its response if there will
+// be one. settled is false when nothing was learnt that ends it.
+func (d *Dispatcher) ask(f *flight, caller Caller) (resp *protocol.Response, err error, settled bool) {
+	if caller.Version() < 2 {
+		return nil, f.unknown("agent_old", "the connection to %s ended after the request was sent, and its agent is too old to tell what became of it; update the agent", f.target.agent.ID), true
+	}
+	end := f.deadline
+	if least := time.Now().Add(askFor); end.Before(least) {
+		end = least
+	}
+	ctx, stop := context.WithDeadlineCause(f.ctx, end, errDeadline)
+	defer stop()
+	fate, resp, err := caller.Resume(ctx, string(f.id), mux.Exchange{Progress: f.news})
+	f.late = errors.Is(context.Cause(ctx), errDeadline)
+	if fate.State != "" {
+		f.fate = fate
+	}
+	switch {
+	case err == nil && resp != nil:
+		return resp, nil, true
+	case err == nil:
+		return nil, f.fated(fate), true
+	case errors.Is(err, protocol.ErrNotSent), errors.Is(err, protocol.ErrCut):
+		return nil, nil, false
+	default:
+		return nil, err, true
+	}
+}
+
+// fated turns an agent's word, where no response follows, into the call's end. That it
+// wasn't seen proves that it never began only under the journal and boot of its sending.
+func (f *flight) fated(fate mux.Fate) error {
+	id := f.target.agent.ID
+	switch {
+	case fate.State == protocol.FateUnseen && f.boot != "" && fate.Boot == f.boot:
+		return fleet.Errorf(protocol.CodeNotStarted, "the connection to %s ended before the agent began this; nothing ran; it's safe to call again", id)
+	case fate.State == protocol.FateUnseen:
+		return f.unknown("journal_gone", "the connection to %s ended after the request was sent, and the agent's journal doesn't reach back to it", id)
+	default:
+		return f.unknown("agent_restarted", "the connection to %s ended while this ran, and the agent has no result of it", id)
+	}
+}
+
+// unknown is an outcome_unknown with what is known.
+func (f *flight) unknown(reason, format string, args ...any) error {
+	msg := fmt.Sprintf(format, args...) + ": it may have run, run in part, or not at all"
+	if f.fate.State != "" && f.fate.State != protocol.FateUnseen {
+		msg = fmt.Sprintf(format, args...) + ": " + evidenceOf(f.fate, nil)
+	}
+	err := fleet.Errorf(protocol.CodeOutcomeUnknown, "%s. Check on the host before calling again", msg)
+	err.Reason = reason
+	return err
+}
+
+// evidenceOf words what an agent knows of a call, in one line.
+func evidenceOf(fate mux.Fate, resp *protocol.Response) string {
+	var parts []string
+	add := func(format string, args ...any) { parts = append(parts, fmt.Sprintf(format, args...)) }
+	switch fate.State {
+	case protocol.FateUnseen:
+		add("the agent's journal has no trace of it")
+	case protocol.FateRunning:
+		add("it was still running when the agent was asked")
+	default:
+		add("it had begun")
+	}
+	if fate.AgoMS > 0 {
+		add("it began %s before the agent was asked", (time.Duration(fate.AgoMS) * time.Millisecond).Round(100*time.Millisecond))
+	}
+	if fate.PID > 0 {
+		add("as process %d", fate.PID)
+	}
+	switch {
+	case resp != nil && resp.Error != nil:
+		add("it ended with %s", resp.Error.Code)
+	case resp != nil:
+		add("it ended with a result")
+	case fate.Ended:
+		add("it has ended")
+	}
+	if fate.ExitCode != nil {
+		add("exit code %d", *fate.ExitCode)
+	}
+	if fate.Note != "" {
+		parts = append(parts, fate.Note)
+	}
+	return strings.Join(parts, ", ")
+}
