@@ -19,6 +19,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 
+	"github.com/drover-fleet/drover/agent/internal/durable"
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/protocol/strict"
 	"github.com/drover-fleet/drover/protocol/text"
@@ -224,7 +225,7 @@ func makeKey(dir string) (ed25519.PrivateKey, error) {
 		return nil, err
 	}
 	text := base64.RawURLEncoding.EncodeToString(key.Seed()) + "\n"
-	return key, writeAtomic(path, []byte(text))
+	return key, durable.WriteFile(path, []byte(text))
 }
 
 func readKey(path string) (ed25519.PrivateKey, error) {
@@ -247,30 +248,5 @@ func writeState(dir string, st State) error {
 	if err != nil {
 		return err
 	}
-	return writeAtomic(filepath.Join(dir, stateFile), append(b, '\n'))
-}
-
-// writeAtomic replaces a file so that a crash leaves the old or the new one, whole.
-func writeAtomic(path string, content []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(path), ".new-*") // mode 0600
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name()) // does nothing once it's renamed
-	if _, err = f.Write(content); err == nil {
-		err = f.Sync()
-	}
-	if cerr := f.Close(); err == nil {
-		err = cerr
-	}
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err == nil {
-		err = syncDir(filepath.Dir(path))
-	}
-	if err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	return nil
+	return durable.WriteFile(filepath.Join(dir, stateFile), append(b, '\n'))
 }

@@ -8,6 +8,3 @@ func checkPrivate(path string) error {
 	_, err := os.Stat(path)
 	return err
 }
-
-// syncDir does nothing: Windows has no way to flush a folder, and its rename is journalled.
-func syncDir(string) error { return nil }
