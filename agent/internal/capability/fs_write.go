@@ -10,6 +10,7 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"math"
 	"os"
 	"regexp"
 	"slices"
@@ -75,26 +76,40 @@ func (h *Host) fsWrite(ctx context.Context, _ *run.Call, in capability.FSWriteIn
 
 // newWrite checks the arguments that the schema can't.
 func (h *Host) newWrite(in capability.FSWriteIn) (*write, error) {
-	w := &write{host: h, path: in.Path, content: []byte(in.Content), mode: 0o644, expect: strings.ToLower(in.IfSHA256)}
+	content := []byte(in.Content)
 	if in.Encoding == "base64" {
 		b, err := base64.StdEncoding.Strict().DecodeString(in.Content)
 		if err != nil {
 			return nil, protocol.Errorf(protocol.CodeBadArgs, "content isn't base64 (the standard alphabet, padded, without line breaks)")
 		}
-		w.content = b
+		content = b
 	}
-	if in.Mode != "" {
-		n, err := strconv.ParseUint(in.Mode, 8, 12)
+	w, err := h.writeTo(in.Path, in.Mode, in.IfSHA256)
+	if err != nil {
+		return nil, err
+	}
+	w.content = content
+	return w, nil
+}
+
+// writeTo is a write without its content.
+func (h *Host) writeTo(path, mode, expect string) (*write, error) {
+	w := &write{host: h, path: path, mode: 0o644, expect: strings.ToLower(expect)}
+	if mode != "" {
+		n, err := strconv.ParseUint(mode, 8, 12)
 		if err != nil {
 			return nil, protocol.Errorf(protocol.CodeBadArgs, "mode must be octal digits, 0000 to 7777, such as 0644")
 		}
 		w.mode, w.setMode = fileMode(uint32(n)), true
 	}
-	if w.expect != "" && w.expect != absent && !regexp.MustCompile(`^[0-9a-f]{64}$`).MatchString(w.expect) {
+	if w.expect != "" && w.expect != absent && !isSHA256(w.expect) {
 		return nil, protocol.Errorf(protocol.CodeBadArgs, "if_sha256 must be 64 hex digits, or the word absent")
 	}
 	return w, nil
 }
+
+// isSHA256 tells whether s is a SHA-256 in lower-case hex.
+func isSHA256(s string) bool { return regexp.MustCompile(`^[0-9a-f]{64}$`).MatchString(s) }
 
 // fileMode makes Go's mode of octal digits with the set-id and sticky bits.
 func fileMode(n uint32) fs.FileMode {
@@ -117,6 +132,7 @@ func (w *write) failed(err error) error { return w.host.sysError(err, w.path, "c
 
 // look finds what's there now and whether it may be replaced.
 func (w *write) look(ctx context.Context) error {
+	w.old = nil
 	info, err := w.place.Lstat()
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -158,7 +174,7 @@ func (w *write) compare(ctx context.Context) error {
 		return err
 	}
 	defer f.Close()
-	sum, err := hashOf(ctx, f, maxHash)
+	sum, err := hashOf(ctx, f, math.MaxInt64)
 	if err != nil {
 		return w.failed(err)
 	}
@@ -180,7 +196,7 @@ func (w *write) parents(create bool) (made []*guard.Place, err error) {
 }
 
 // replace writes a temporary file in the same folder and puts it in the place.
-func (w *write) replace(ctx context.Context) (err error) {
+func (w *write) replace(ctx context.Context) error {
 	temp := w.place.Beside(".drover-" + rand.Text() + ".tmp")
 	f, err := temp.Open(os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
@@ -196,26 +212,32 @@ func (w *write) replace(ctx context.Context) (err error) {
 	if _, err := io.Copy(f, bytes.NewReader(w.content)); err != nil {
 		return w.failed(err)
 	}
+	placed, err = w.finish(ctx, f, temp)
+	return err
+}
+
+// finish puts the temporary file, which has the new content and is open as f, in the place.
+// placed tells whether that's done; an error may come after it.
+func (w *write) finish(ctx context.Context, f *os.File, temp *guard.Place) (placed bool, err error) {
 	if err := w.dress(f); err != nil {
-		return err
+		return false, err
 	}
 	if err := f.Sync(); err != nil {
-		return w.failed(err)
+		return false, w.failed(err)
 	}
 	if err := f.Close(); err != nil {
-		return w.failed(err)
+		return false, w.failed(err)
 	}
 	if ctx.Err() != nil {
-		return run.Ended(ctx, "nothing was written")
+		return false, run.Ended(ctx, "nothing was written")
 	}
 	if err := w.put(temp); err != nil {
-		return err
+		return false, err
 	}
-	placed = true
 	if err := w.place.SyncFolder(); err != nil {
-		return protocol.Failf(protocol.ReasonIO, "%s was written, but its folder could not be synced: after a power failure the old content may be back", w.shown())
+		return true, protocol.Failf(protocol.ReasonIO, "%s was written, but its folder could not be synced: after a power failure the old content may be back", w.shown())
 	}
-	return nil
+	return true, nil
 }
 
 // dress gives the new file the old one's owner and attributes, then its mode.
