@@ -25,6 +25,8 @@ type Host struct {
 	shell []string          // the shell and its options, before the command
 	pwsh  string            // PowerShell, "" where there is none
 	locks pathLocks
+	// groups is nil where commands get no cgroup of their own.
+	groups *groups
 
 	owners owners
 }
@@ -36,6 +38,7 @@ func Bind(r *run.Registry, h *Host) {
 	h.home = homeOf(h.env)
 	h.shell = shellOf(h.env)
 	h.pwsh = findPowerShell()
+	h.findGroups()
 	run.Bind(r, capability.ShellExec, h.shellExec)
 	if h.pwsh != "" {
 		run.Bind(r, capability.PowerShellExec, h.powerShellExec)

@@ -30,6 +30,9 @@ const (
 	defaultTimeout = 120 * time.Second
 )
 
+// callMark is the variable that marks a call's processes in their environment.
+const callMark = "DROVER_CALL_ID="
+
 // command is what to start. Nothing in it passes through a shell on its way.
 type command struct {
 	path    string   // the program, absolute
@@ -41,6 +44,19 @@ type command struct {
 	timeout time.Duration
 	limit   int // bytes of output over both streams
 }
+
+// findGroups decides once how commands and what they start are found when they must die.
+func (h *Host) findGroups() {
+	var err error
+	if h.groups, err = findGroups(h.Log); err != nil {
+		h.Log.Info("commands get no cgroup of their own: what they start is found by parents, session and environment", "why", err)
+		return
+	}
+	h.Log.Info("each command gets a cgroup of its own")
+}
+
+// Close gives back what Bind took. Calls have ended; what they left in the background lives on.
+func (h *Host) Close() { h.groups.close() }
 
 // runProcess runs a command to its end, or to that of ctx or its timeout: then its whole
 // tree is dead when this returns, or named in left_behind.
@@ -57,7 +73,7 @@ func (h *Host) runProcess(ctx context.Context, c *run.Call, cmd command) (capabi
 	}
 	x := &exec.Cmd{Path: cmd.path, Args: cmd.argv, Env: cmd.env, Dir: cmd.dir, Stdin: std.childIn, Stdout: std.childOut, Stderr: std.childErr}
 	began := time.Now()
-	tree, err := startTree(x, c.ID, cmd.line)
+	tree, err := startTree(x, callMark+c.ID, cmd.line, h.groups)
 	std.started(err == nil)
 	if err != nil {
 		return out, h.notStarted(err, cmd)

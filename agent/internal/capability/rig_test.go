@@ -26,6 +26,7 @@ type rig struct {
 	*run.Runner
 	reg  *run.Registry
 	id   run.Identity
+	host *capability.Host
 	last atomic.Int64
 }
 
@@ -38,7 +39,9 @@ func newRig(t testing.TB, roots ...string) *rig {
 	t.Cleanup(func() { _ = files.Close() })
 	log := slog.New(slog.DiscardHandler)
 	r := &rig{reg: &run.Registry{}, id: run.Identity{Fingerprint: make([]byte, 32), Generation: 1}}
-	capability.Bind(r.reg, &capability.Host{AgentID: "web-01", Version: "1.2.3", RunAs: "tester", Files: files, Log: log})
+	r.host = &capability.Host{AgentID: "web-01", Version: "1.2.3", RunAs: "tester", Files: files, Log: log}
+	capability.Bind(r.reg, r.host)
+	t.Cleanup(r.host.Close)
 	r.Runner = run.New(r.reg, r.id, log)
 	return r
 }

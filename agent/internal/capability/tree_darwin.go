@@ -41,12 +41,12 @@ func procOf(k *unix.KinfoProc) proc {
 		start: uint64(at.Sec)*1_000_000 + uint64(at.Usec), dead: k.Proc.P_stat == zombie}
 }
 
-// marked tells whether a process has this call's id in its environment, or another's. The
-// system shows the environment only of processes of the same user, and not of its own.
-func marked(pid int, callID string) (ours, others bool) {
+// environ reads a process's arguments and environment as it began. The system shows those
+// only of processes of the same user, and not of its own: nil then.
+func environ(pid int) []byte {
 	b, err := unix.SysctlRaw("kern.procargs2", pid)
 	if err != nil {
-		return false, false
+		return nil
 	}
-	return marks(b, callID)
+	return b
 }

@@ -46,11 +46,11 @@ func look(pid int) (proc, bool) {
 	return proc{pid: pid, ppid: num(1), pgrp: num(2), sid: num(3), start: start, dead: dead}, true
 }
 
-// marked tells whether a process has this call's id in its environment, or another's.
-func marked(pid int, callID string) (ours, others bool) {
+// environ reads a process's environment as it began; nil when it can't be read.
+func environ(pid int) []byte {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
 	if err != nil {
-		return false, false
+		return nil
 	}
-	return marks(b, callID)
+	return b
 }

@@ -6,6 +6,8 @@ import (
 	"bytes"
 	"os"
 	"os/exec"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -17,32 +19,95 @@ type proc struct {
 	dead                 bool   // a zombie
 }
 
-// tree is a command and all that it started. Members are found by parentage, by session
-// and group, and by the call id in their environment, so that one which left the session
-// is found too; one that left it, lost its parents before the end and cleared its
-// environment isn't.
+// tree is a command and all that it started. Members are found by their cgroup where there
+// are cgroups, and always by parentage, by session and group, and by the mark in their
+// environment, so that one which left the session is found too, and one that was moved to
+// another cgroup. Without cgroups, one that left the session, lost its parents before the end
+// and cleared its environment isn't.
 type tree struct {
 	root   int
 	start  uint64
-	callID string
+	owns   func(env []byte) (ours, others bool)
+	keep   map[int]bool // never members
+	groups []*group
 	known  map[int]proc
 }
 
-func startTree(x *exec.Cmd, callID, _ string) (*tree, error) {
+// jobMark is the variable that marks a job's processes in their environment.
+const jobMark = "DROVER_JOB_ID="
+
+// startTree starts x in a session and, where in has one for it, a cgroup of its own. mark is
+// the variable by which members are known, callMark or jobMark with its value; x has it in its
+// environment.
+func startTree(x *exec.Cmd, mark, _ string, in *groups) (*tree, error) {
 	newSession(x)
-	if err := x.Start(); err != nil {
+	g := in.give(groupName(mark))
+	fresh := *x
+	g.hold(x)
+	err := x.Start()
+	if err != nil && g != nil {
+		g.release()
+		if g = nil; unfit(err) {
+			*x = fresh
+			newSession(x)
+			err = x.Start()
+		}
+	}
+	if err != nil {
 		return nil, err
 	}
-	t := &tree{root: x.Process.Pid, callID: callID, known: map[int]proc{}}
+	t := &tree{root: x.Process.Pid, owns: owner(mark), known: map[int]proc{}}
+	if g != nil {
+		t.groups = []*group{g}
+	}
 	if p, ok := look(t.root); ok {
 		t.start = p.start
 	}
 	return t, nil
 }
 
+// groupName names the cgroup of a mark's call or job.
+func groupName(mark string) string {
+	if id, ok := strings.CutPrefix(mark, callMark); ok {
+		return "call-" + id
+	}
+	return "job-" + strings.TrimPrefix(mark, jobMark)
+}
+
+// KillLeftovers ends, with all that they started, the processes of calls that match, which an
+// earlier agent has left running; those of jobs are never touched, nor this process and its
+// parents. It returns the ids of those that are dead now. With none it takes milliseconds,
+// else some seconds at most.
+func KillLeftovers(match func(callID string) bool) (killed []int) {
+	t := &tree{root: -1, known: map[int]proc{}, keep: map[int]bool{}, groups: deadCalls(match), owns: func(env []byte) (ours, others bool) {
+		call, job := marksIn(env)
+		return call != "" && job == "" && match(call), job != ""
+	}}
+	for pid := os.Getpid(); pid > 1 && !t.keep[pid]; {
+		t.keep[pid] = true
+		p, _ := look(pid)
+		pid = p.ppid
+	}
+	defer t.release()
+	t.sweep()
+	found := t.alive()
+	if len(found) == 0 {
+		return nil
+	}
+	gone := make(chan struct{})
+	close(gone)
+	left := t.kill(gone)
+	slices.Sort(found)
+	return slices.DeleteFunc(found, func(pid int) bool { return slices.Contains(left, pid) })
+}
+
 // release ends the bookkeeping of a command that ended by itself; what it left in the
 // background lives on.
-func (t *tree) release() {}
+func (t *tree) release() {
+	for _, g := range t.groups {
+		g.release()
+	}
+}
 
 // kill ends the tree: it's asked to end, then killed, as is what appears meanwhile. The
 // processes that are still alive after all are returned.
@@ -81,6 +146,9 @@ func (t *tree) await(d time.Duration, kill bool) []int {
 			}
 		}
 		if kill {
+			for _, g := range t.groups {
+				g.kill()
+			}
 			t.signal(syscall.SIGKILL)
 		}
 		select {
@@ -94,7 +162,7 @@ func (t *tree) await(d time.Duration, kill bool) []int {
 	}
 }
 
-// alive lists the members that live.
+// alive lists the members that live. A cgroup's word that it isn't empty counts, too.
 func (t *tree) alive() []int {
 	var out []int
 	for pid, was := range t.known {
@@ -102,6 +170,13 @@ func (t *tree) alive() []int {
 			out = append(out, pid)
 		} else if !ok || p.start != was.start {
 			delete(t.known, pid)
+		}
+	}
+	for _, g := range t.groups {
+		if len(out) == 0 && g.populated() {
+			for pid := range g.pids() {
+				out = append(out, pid)
+			}
 		}
 	}
 	return out
@@ -125,9 +200,15 @@ func (t *tree) signal(sig syscall.Signal) {
 // sweep adds to the known members those that the system's table shows now.
 func (t *tree) sweep() {
 	table := processes()
+	inside := map[int]bool{}
+	for _, g := range t.groups {
+		for pid := range g.pids() {
+			inside[pid] = true
+		}
+	}
 	rest := make([]proc, 0, len(table))
 	for _, p := range table {
-		if !t.join(p) {
+		if !t.join(p, inside[p.pid]) {
 			rest = append(rest, p)
 		}
 	}
@@ -146,22 +227,23 @@ func (t *tree) sweep() {
 	}
 }
 
-// join adds p when it's a member by itself, without regard to its parents.
-func (t *tree) join(p proc) bool {
-	if p.pid == os.Getpid() || p.pid <= 1 || p.start < t.start {
+// join tells that p needs no look at its parents; it's added when it's a member.
+func (t *tree) join(p proc, inside bool) bool {
+	if p.pid == os.Getpid() || p.pid <= 1 || p.start < t.start || t.keep[p.pid] {
 		return true // nothing of ours; not to be looked at again
 	}
 	if was, ok := t.known[p.pid]; ok && was.start == p.start {
 		return true
 	}
-	ours, others := marked(p.pid, t.callID)
+	ours, others := t.owns(environ(p.pid))
 	// The session's id may name a later process once the command is gone; a process of
-	// another call is never taken.
-	if p.pid == t.root && p.start == t.start || ours || (p.sid == t.root || p.pgrp == t.root) && !others {
+	// another call or job is never taken for that.
+	switch {
+	case inside, ours, p.pid == t.root && p.start == t.start, (p.sid == t.root || p.pgrp == t.root) && !others:
 		t.known[p.pid] = p
 		return true
 	}
-	return false
+	return t.root < 0 && others
 }
 
 func (t *tree) childOfMember(p proc, table map[int]proc) bool {
@@ -169,15 +251,26 @@ func (t *tree) childOfMember(p proc, table map[int]proc) bool {
 	return ok && table[p.ppid].start == parent.start
 }
 
-// marks looks for call ids in an environment block: NAME=value strings that end with NUL.
-func marks(block []byte, callID string) (ours, others bool) {
-	for kv := range bytes.SplitSeq(block, []byte{0}) {
-		if id, ok := bytes.CutPrefix(kv, []byte("DROVER_CALL_ID=")); ok {
-			if string(id) == callID {
-				return true, false
-			}
-			others = true
+// owner judges an environment block by a mark: whether it's there, or else one of another
+// call or job.
+func owner(mark string) func(env []byte) (ours, others bool) {
+	return func(env []byte) (ours, others bool) {
+		call, job := marksIn(env)
+		if job != "" {
+			return jobMark+job == mark, true
+		}
+		return call != "" && callMark+call == mark, call != ""
+	}
+}
+
+// marksIn finds the marks in an environment block: NAME=value strings that end with NUL.
+func marksIn(env []byte) (call, job string) {
+	for kv := range bytes.SplitSeq(env, []byte{0}) {
+		if id, ok := bytes.CutPrefix(kv, []byte(callMark)); ok {
+			call = string(id)
+		} else if id, ok := bytes.CutPrefix(kv, []byte(jobMark)); ok {
+			job = string(id)
 		}
 	}
-	return false, others
+	return call, job
 }

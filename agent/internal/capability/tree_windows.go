@@ -10,6 +10,9 @@ import (
 	"golang.org/x/sys/windows"
 )
 
+// KillLeftovers has nothing to do here: calls' job objects end with their agent.
+func KillLeftovers(func(callID string) bool) (killed []int) { return nil }
+
 // tree is a job object that holds a command and all that it starts. It dies with the
 // agent, unless it was released.
 type tree struct {
@@ -17,7 +20,7 @@ type tree struct {
 	pid int
 }
 
-func startTree(x *exec.Cmd, _, line string) (*tree, error) {
+func startTree(x *exec.Cmd, _, line string, _ *groups) (*tree, error) {
 	x.SysProcAttr = &syscall.SysProcAttr{CmdLine: line, HideWindow: true,
 		CreationFlags: windows.CREATE_SUSPENDED | windows.CREATE_NO_WINDOW | windows.CREATE_NEW_PROCESS_GROUP}
 	job, err := windows.CreateJobObject(nil, nil)

@@ -1,0 +1,239 @@
+package capability_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/drover-fleet/drover/agent/internal/capability"
+	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/mux"
+	"github.com/drover-fleet/drover/tests/testenv"
+)
+
+// cgroups returns the folder of this process's own cgroup, version 2.
+func cgroups(t testing.TB) string {
+	t.Helper()
+	dir := ""
+	for _, mount := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
+		for line := range strings.Lines(readFile(t, "/proc/self/cgroup")) {
+			path, ok := strings.CutPrefix(strings.TrimSpace(line), "0::")
+			if _, err := os.Stat(mount + path + "/cgroup.procs"); ok && err == nil {
+				dir = mount + path
+			}
+		}
+	}
+	if dir != "" {
+		try := filepath.Join(dir, "test-of-drover")
+		if err := os.Mkdir(try, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+			dir = ""
+		}
+		_ = os.Remove(try)
+	}
+	testenv.Require(t, dir != "", "cgroup version 2 isn't mounted, or this user may not make cgroups below its own")
+	return dir
+}
+
+// groupsOf lists the folders in which a process keeps its commands' cgroups.
+func groupsOf(t testing.TB, pid int) []string {
+	t.Helper()
+	list, err := filepath.Glob(fmt.Sprintf("%s/drover-%d-*", cgroups(t), pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+// hidden starts what nothing but a cgroup still knows: in a session of its own, its parents
+// gone, its environment cleared.
+const hidden = `(env -i setsid setsid sh -c 'echo $$; exec sleep 4246' &) ; sleep 0.2; `
+
+func TestX04_WhatLeftSessionParentsAndEnvironmentDiesToo(t *testing.T) {
+	cgroups(t)
+	r := newRig(t)
+	for name, end := range map[string]string{"asked": "", "deaf to TERM": "trap '' TERM; "} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			out, fault := shell(t, r, args{"command": end + hidden + "sleep 4247", "timeout_seconds": 1})
+			wantFault(t, fault, protocol.CodeTimedOut, "")
+			list := pids(t, out.Stdout)
+			if len(list) != 1 || len(out.Left) != 0 {
+				t.Fatalf("got %+v", out)
+			}
+			if alive(list[0]) {
+				t.Errorf("%d is alive", list[0])
+				_ = syscall.Kill(list[0], syscall.SIGKILL)
+			}
+		})
+	}
+}
+
+// A cgroup holds a process as long as it lives, and no longer.
+func TestCgroupsStayUntilTheyAreEmpty(t *testing.T) {
+	cgroups(t)
+	before := groupsOf(t, os.Getpid())
+	r := newRig(t)
+	sh(t, r, "true")
+	mine := slices.DeleteFunc(groupsOf(t, os.Getpid()), func(dir string) bool { return slices.Contains(before, dir) })
+	if len(mine) != 1 {
+		t.Fatalf("an agent has %d folders of cgroups: %v", len(mine), mine)
+	}
+	groups := func() []string {
+		list, err := filepath.Glob(mine[0] + "/call-*")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return list
+	}
+	if list := groups(); len(list) != 0 {
+		t.Errorf("left by a command that has ended: %v", list)
+	}
+	var child int
+	within(t, 5*time.Second, "a command with a background child", func() {
+		child = pids(t, sh(t, r, "mkdir "+mine[0]+"/call-*/inner; sleep 60 >/dev/null 2>&1 & echo $!").Stdout)[0]
+	})
+	sh(t, r, "true")
+	if list := groups(); len(list) != 1 || !alive(child) {
+		t.Errorf("a background child alive=%v has the cgroups %v", alive(child), list)
+	}
+	if err := syscall.Kill(child, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the child's end", func() bool { return !alive(child) })
+	r.host.Close()
+	if list := groups(); len(list) != 0 {
+		t.Errorf("left: %v", list)
+	}
+	if _, err := os.Stat(mine[0]); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the folder: %v", err)
+	}
+}
+
+// A cgroup that can't take processes is no reason to run no commands.
+func TestCommandsRunWhereCgroupsStopWorking(t *testing.T) {
+	cgroups(t)
+	before := groupsOf(t, os.Getpid())
+	r := newRig(t)
+	for _, dir := range groupsOf(t, os.Getpid()) {
+		if !slices.Contains(before, dir) {
+			// Cgroups below are invalid from now on.
+			writeFile(t, dir+"/cgroup.type", "threaded")
+		}
+	}
+	if out := sh(t, r, "cat /proc/self/cgroup"); strings.Contains(out.Stdout, "/call-") || out.ExitCode != 0 {
+		t.Errorf("got %+v", out)
+	}
+	r.host.Close()
+	if out := sh(t, r, "cat /proc/self/cgroup"); !strings.Contains(out.Stdout, "/call-") {
+		t.Errorf("after the folder was lost: %+v", out)
+	}
+}
+
+// Without cgroups trees are found by parents, session and environment.
+func TestX04_TreesDieWithoutCgroups(t *testing.T) {
+	testenv.Require(t, os.Geteuid() == 0, "only root can become another user")
+	var r *rig
+	asNobody(t, func() *protocol.Error { r = newRig(t); return nil })
+	line := `grep ^0 /proc/self/cgroup >&2; (setsid sh -c 'echo $$; exec sleep 4248' &) ; env -i setsid sleep 4249 & echo $!; sleep 4250`
+	out, fault := shell(t, r, args{"command": line, "timeout_seconds": 1})
+	wantFault(t, fault, protocol.CodeTimedOut, "")
+	if strings.Contains(out.Stderr, "/call-") || len(pids(t, out.Stdout)) != 2 {
+		t.Errorf("got %+v", out)
+	}
+	for _, pid := range pids(t, out.Stdout) {
+		if alive(pid) {
+			t.Errorf("%d is alive", pid)
+		}
+	}
+}
+
+// agentThatDies runs this test program as an agent with one call and kills it.
+func agentThatDies(t *testing.T, command string) (callID string, printed []int) {
+	t.Helper()
+	dir := t.TempDir()
+	x := exec.Command(os.Args[0], "-test.run=^TestAgentForOneCall$")
+	x.Env = append(os.Environ(), "TEST_AGENT_CALL="+command, "TEST_AGENT_DIR="+dir)
+	if err := x.Start(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the call's start", func() bool { b, _ := os.ReadFile(dir + "/pids"); return strings.Count(string(b), "\n") >= 2 })
+	_ = x.Process.Kill()
+	_ = x.Wait()
+	return "call-" + strconv.Itoa(x.Process.Pid) + "-1", pids(t, readFile(t, dir+"/pids"))
+}
+
+// TestAgentForOneCall is agentThatDies's inside.
+func TestAgentForOneCall(t *testing.T) {
+	command := os.Getenv("TEST_AGENT_CALL")
+	if command == "" {
+		return
+	}
+	r := newRig(t)
+	r.Handle(context.Background(), r.request(t, "shell_exec", args{"command": command, "env": args{"DIR": os.Getenv("TEST_AGENT_DIR")}}), mux.Detached(func(string) {}))
+}
+
+func TestLeftoversOfADeadAgentAreKilledByCall(t *testing.T) {
+	line := `echo $$ >>$DIR/pids; (setsid sh -c 'echo $$ >>$DIR/pids; exec sleep 4251' &); ` +
+		`trap '' TERM; while :; do sleep 1; done`
+	id, list := agentThatDies(t, line)
+	other, others := agentThatDies(t, line)
+	defer func() {
+		for _, pid := range others {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+	}()
+	if killed := capability.KillLeftovers(func(string) bool { return false }); len(killed) != 0 {
+		t.Errorf("killed without a match: %v", killed)
+	}
+	// A job was started by a call, but lives by itself.
+	job := exec.Command("sleep", "4252")
+	job.Env = []string{"DROVER_CALL_ID=" + id, "DROVER_JOB_ID=j"}
+	if err := job.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = job.Process.Kill(); _ = job.Wait() }()
+	killed := capability.KillLeftovers(func(callID string) bool { return callID == id })
+	for _, pid := range list {
+		if alive(pid) || !slices.Contains(killed, pid) {
+			t.Errorf("%d of %v: alive %v, killed %v", pid, list, alive(pid), killed)
+		}
+	}
+	for _, pid := range append(others, job.Process.Pid) {
+		if !alive(pid) {
+			t.Errorf("%d of call %s or of a job is dead", pid, other)
+		}
+	}
+}
+
+// What hid from everything but its cgroup is found by that after the agent's end; then the
+// next agent removes the cgroups.
+func TestLeftoversAreFoundByTheirCgroup(t *testing.T) {
+	own := cgroups(t)
+	id, list := agentThatDies(t, `echo $$ >>$DIR/pids; (env -i DIR=$DIR setsid setsid sh -c 'echo $$ >>$DIR/pids; exec sleep 4253' &); sleep 4254`)
+	newRig(t).host.Close()
+	dead := func() []string { list, _ := filepath.Glob(own + "/drover-*/call-" + id); return list }
+	if len(dead()) != 1 {
+		t.Errorf("a cgroup in which something lives is gone")
+	}
+	capability.KillLeftovers(func(callID string) bool { return callID == id })
+	for _, pid := range list {
+		if alive(pid) {
+			t.Errorf("%d is alive", pid)
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+	}
+	newRig(t).host.Close()
+	if len(dead()) != 0 {
+		t.Errorf("left: %v", dead())
+	}
+}
