@@ -172,8 +172,13 @@ func verify(reply protocol.EnrolReply, token protocol.EnrolToken, transcript []b
 
 const maxReply = 16 << 10
 
+// answerTime is how long a server, and a proxy before it, may take to answer.
+const answerTime = 40 * time.Second
+
 func (e *Enrolment) post(ctx context.Context, body []byte) ([]byte, error) {
 	base := strings.NewReplacer("wss://", "https://", "ws://", "http://").Replace(e.Server)
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimSuffix(base, "/")+EnrolPath, bytes.NewReader(body))
 	if err != nil {
 		return nil, err

@@ -28,7 +28,21 @@ var errImpostor = errors.New("whoever answers there isn't the server this agent 
 type welcomed struct {
 	protocol.Welcome
 	ahead time.Duration
-	rest  *protocol.FactsUpdate // what didn't fit into the hello
+	facts *protocol.FactsUpdate // all of it, as the hello would have it
+	short bool                  // the hello has less
+}
+
+// more is what is to be said after the welcome, nil for nothing: what didn't fit into the
+// hello and, from version 2, how the clocks differ, to the second.
+func (w *welcomed) more() *protocol.FactsUpdate {
+	if w.Version >= 2 {
+		w.facts.Facts.ClockAheadMS = w.ahead.Round(time.Second).Milliseconds()
+		return w.facts
+	}
+	if w.short {
+		return w.facts
+	}
+	return nil
 }
 
 // connect dials and shakes hands within protocol.HandshakeTimeout each.
@@ -37,42 +51,50 @@ func (l *Link) connect(ctx context.Context) (*wsconn.Conn, *welcomed, error) {
 	defer cancel()
 	conn, err := wsconn.Dial(ctx, l.opt.Server, l.opt.Client, nil)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, patience(ctx, err)
 	}
 	w, err := l.shake(ctx, conn)
 	if err != nil {
 		_ = conn.Close(0, "") // it failed already
-		return nil, nil, err
+		return nil, nil, patience(ctx, err)
 	}
 	conn.Established()
 	return conn, w, nil
 }
 
-// hello makes the first frame. When facts and capabilities make it too long, they follow
-// after the welcome.
-func (l *Link) hello() (raw []byte, rest *protocol.FactsUpdate, err error) {
+// patience says so where time was what ran out.
+func patience(ctx context.Context, err error) error {
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return fmt.Errorf("whoever is there didn't open the tunnel within %s: %w", 2*protocol.HandshakeTimeout, err)
+	}
+	return err
+}
+
+// hello makes the first frame. When facts and capabilities make it too long, it has fewer
+// and is short.
+func (l *Link) hello() (raw []byte, facts *protocol.FactsUpdate, short bool, err error) {
 	nonce := make([]byte, protocol.NonceSize)
 	rand.Read(nonce)
-	facts, caps := l.opt.Facts()
+	f, caps := l.opt.Facts()
 	if caps == nil {
 		caps = []protocol.Capability{}
 	}
 	h := protocol.Hello{Type: protocol.TypeHello, AgentID: l.opt.Identity.AgentID(), Versions: protocol.Supported(),
 		Generation: l.opt.Identity.Generation(), Instance: l.instance, LastEpoch: l.opt.Identity.LastEpoch(),
-		Nonce: protocol.B64(nonce), Facts: facts, Capabilities: caps}
+		Nonce: protocol.B64(nonce), Facts: f, Capabilities: caps}
+	facts = &protocol.FactsUpdate{Type: protocol.TypeFacts, Facts: f, Capabilities: caps}
 	raw, err = protocol.Encode(&h)
 	if err != nil || len(raw) <= protocol.MaxHello {
-		return raw, nil, err
+		return raw, facts, false, err
 	}
-	rest = &protocol.FactsUpdate{Type: protocol.TypeFacts, Facts: facts, Capabilities: caps}
-	h.Facts = protocol.Facts{Hostname: text.Line(facts.Hostname, 253), OS: facts.OS, Arch: facts.Arch, AgentVersion: facts.AgentVersion}
+	h.Facts = protocol.Facts{Hostname: text.Line(f.Hostname, 253), OS: f.OS, Arch: f.Arch, AgentVersion: f.AgentVersion}
 	h.Capabilities = []protocol.Capability{}
 	raw, err = protocol.Encode(&h)
-	return raw, rest, err
+	return raw, facts, true, err
 }
 
 func (l *Link) shake(ctx context.Context, conn *wsconn.Conn) (*welcomed, error) {
-	raw, rest, err := l.hello()
+	raw, facts, short, err := l.hello()
 	if err != nil {
 		return nil, err
 	}
@@ -100,7 +122,7 @@ func (l *Link) shake(ctx context.Context, conn *wsconn.Conn) (*welcomed, error) 
 	if err := conn.Write(ctx, false, auth); err != nil {
 		return nil, err
 	}
-	w := &welcomed{rest: rest}
+	w := &welcomed{facts: facts, short: short}
 	if err := readFrame(ctx, conn, protocol.TypeWelcome, &w.Welcome); err != nil {
 		return nil, err
 	}
@@ -129,7 +151,7 @@ func (l *Link) checkWelcome(w *welcomed, used ed25519.PublicKey) error {
 	if w.Epoch < 1 || w.KeepAliveMS < 100 || w.KeepAliveMS > 10*60*1000 {
 		return errors.New("the server's welcome has a value out of range")
 	}
-	w.ahead = time.Since(time.UnixMicro(w.ServerTime))
+	w.ahead = l.wakes.wall().Sub(time.UnixMicro(w.ServerTime))
 	next, err := nextKey(w, used)
 	if err != nil {
 		return err

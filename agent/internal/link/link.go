@@ -55,7 +55,7 @@ type Options struct {
 	// Connected, if not nil, is called after each handshake, before the session's first
 	// frame is read. It must not block.
 	Connected func(Connection)
-	// MinBackoff and MaxBackoff bound the waiting between attempts; 0.5 s and 60 s when zero.
+	// MinBackoff and MaxBackoff bound the waiting between attempts: protocol.Backoff's when zero.
 	MinBackoff, MaxBackoff time.Duration
 }
 
@@ -73,6 +73,9 @@ type Link struct {
 	opt      Options
 	instance string
 	news     news
+	wakes    wakes
+	backoff  protocol.Backoff
+	early    int // connections in a row that were cut before they had settled
 }
 
 // New makes a link. Its instance, which tells the server this process from a copy of its
@@ -81,77 +84,74 @@ func New(opt Options) *Link {
 	if opt.Client == nil {
 		opt.Client = &http.Client{Transport: http.DefaultTransport}
 	}
-	if opt.MinBackoff == 0 {
-		opt.MinBackoff = 500 * time.Millisecond
-	}
-	if opt.MaxBackoff == 0 {
-		opt.MaxBackoff = time.Minute
-	}
 	b := make([]byte, 16)
 	rand.Read(b)
-	return &Link{opt: opt, instance: protocol.B64(b), news: news{log: opt.Log}}
+	return &Link{opt: opt, instance: protocol.B64(b), news: news{log: opt.Log}, wakes: wakes{wall: wallClock, every: lookEvery},
+		backoff: protocol.Backoff{Min: opt.MinBackoff, Max: opt.MaxBackoff}}
 }
 
 // Run connects and stays connected until ctx ends; it returns nil then. Nothing else ends
 // it: a server that is away, refuses or has removed this agent may change its mind.
 func (l *Link) Run(ctx context.Context) error {
-	attempt := 0
+	watch, stop := context.WithCancel(ctx)
+	watched := make(chan struct{})
+	began := l.wakes.wall()
+	go func() { defer close(watched); l.wakes.run(watch, began) }()
+	defer func() { stop(); <-watched }()
 	for ctx.Err() == nil {
-		up, err := l.once(ctx)
+		end, err := l.once(ctx)
 		if ctx.Err() != nil {
 			break
 		}
-		if up > settled {
-			attempt = 0
-		}
-		wait := l.wait(attempt, err)
-		attempt++
+		wait := l.backoff.Next(end, mrand.Int64N)
 		l.news.down(err, wait)
-		if !sleep(ctx, wait) {
-			break
-		}
+		l.pause(ctx, wait, end.Asked)
 	}
 	return nil
 }
 
-// settled is how long a connection must have been up for the back-off to begin anew.
-const settled = 10 * time.Second
-
-// wait is the time to the next attempt: anything up to a ceiling that doubles (full jitter,
-// from the first one), on top of what the server asked for.
-func (l *Link) wait(attempt int, err error) time.Duration {
-	ceiling := l.opt.MaxBackoff
-	if shift := min(attempt, 20); l.opt.MinBackoff<<shift < ceiling {
-		ceiling = l.opt.MinBackoff << shift
+// pause waits, the part that the server asked for by the wall clock: a host that was asleep
+// doesn't wait out the rest.
+func (l *Link) pause(ctx context.Context, wait, asked time.Duration) {
+	until := l.wakes.wall().Add(min(max(asked, 0), protocol.MaxAsked))
+	for ctx.Err() == nil {
+		woke := l.wakes.next()
+		t := time.NewTimer(wait)
+		select {
+		case <-t.C:
+			return
+		case <-ctx.Done():
+		case <-woke:
+			wait = l.backoff.Next(protocol.Ended{Woke: true, Asked: until.Sub(l.wakes.wall())}, mrand.Int64N)
+		}
+		t.Stop()
 	}
-	jitter := mrand.N(ceiling + 1)
-	var asked time.Duration
+}
+
+// asked is what the server wants this agent to wait.
+func asked(err error) time.Duration {
 	var r *RefusedError
 	var de *wsconn.DialError
 	var bye *goodbyeError
+	var proxy *ProxyError
 	switch {
 	case errors.As(err, &r):
-		asked = time.Duration(r.RetryAfterMS) * time.Millisecond
+		return time.Duration(r.RetryAfterMS) * time.Millisecond
 	case errors.As(err, &de):
-		asked = de.RetryAfter
+		return de.RetryAfter
 	case errors.As(err, &bye):
-		asked = bye.retry
+		return bye.retry
+	case errors.As(err, &proxy):
+		return proxy.RetryAfter
 	}
-	return min(max(asked, 0), maxAsked) + jitter
+	return 0
 }
 
-// maxAsked bounds what a server can make an agent wait.
-const maxAsked = 24 * time.Hour
-
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
+// told tells that the server itself ended the connection.
+func told(err error) bool {
+	var bye *goodbyeError
+	var closed *protocol.CloseError
+	return errors.As(err, &bye) || errors.As(err, &closed)
 }
 
 // goodbyeError is the end of a session that the server announced.
@@ -162,18 +162,42 @@ type goodbyeError struct {
 
 func (e *goodbyeError) Error() string { return "the server said goodbye: " + e.reason }
 
-// once makes one connection and runs it to its end; up is how long it was up.
-func (l *Link) once(ctx context.Context) (up time.Duration, err error) {
-	conn, w, err := l.connect(ctx)
+// once makes one connection and runs it to its end.
+func (l *Link) once(ctx context.Context) (protocol.Ended, error) {
+	woke := l.wakes.next()
+	dial, stop := until(ctx, woke)
+	defer stop()
+	conn, w, err := l.connect(dial)
 	if err != nil {
-		return 0, err
+		return protocol.Ended{Asked: asked(err), Woke: context.Cause(dial) == errWoke}, err
 	}
+	stop()
 	began := time.Now()
-	err = l.session(ctx, conn, w)
-	return time.Since(began), err
+	err = l.session(ctx, conn, w, woke)
+	end := protocol.Ended{Up: time.Since(began), Told: told(err), Asked: asked(err), Woke: errors.Is(err, errWoke)}
+	return l.judge(end, time.Duration(w.KeepAliveMS)*time.Millisecond), err
 }
 
-func (l *Link) session(ctx context.Context, conn *wsconn.Conn, w *welcomed) error {
+// judge finds connections that are cut again and again before they have held for a few
+// keep-alives, as by a proxy that is too impatient: they don't begin the back-off anew.
+func (l *Link) judge(end protocol.Ended, keepAlive time.Duration) protocol.Ended {
+	if end.Told || end.Woke || end.Up >= settledAfter*keepAlive {
+		l.early = 0
+	} else {
+		l.early++
+	}
+	l.news.judged(l.early, end.Up, keepAlive)
+	if l.early > 1 {
+		end.Up = 0
+	}
+	return end
+}
+
+// settledAfter is after how many keep-alive intervals a connection is a steady one.
+const settledAfter = 3
+
+// session runs a connection to its end; woke is closed when this host wakes the next time.
+func (l *Link) session(ctx context.Context, conn *wsconn.Conn, w *welcomed, woke <-chan struct{}) error {
 	var bye *goodbyeError
 	s := mux.New(conn, mux.Config{
 		Handler: l.opt.Handler, MaxCalls: l.opt.MaxCalls, Resumer: l.opt.Resumer, Version: w.Version,
@@ -191,15 +215,20 @@ func (l *Link) session(ctx context.Context, conn *wsconn.Conn, w *welcomed) erro
 	if l.opt.Connected != nil {
 		l.opt.Connected(Connection{Epoch: w.Epoch, ClockAhead: w.ahead, Session: s})
 	}
+	dead := l.checkOnWake(s, woke)
 	err := s.Run(ctx)
-	if bye != nil {
+	slept := dead()
+	switch {
+	case bye != nil:
 		return bye
+	case slept && !told(err):
+		return errWoke
 	}
 	return err
 }
 
 // afterWelcome stores the epoch before anything is sent and tells the server so, names the
-// journal, and sends the facts that didn't fit into the hello.
+// journal, and sends the facts that didn't fit into the hello or weren't known before.
 func (l *Link) afterWelcome(ctx context.Context, s *mux.Session, w *welcomed) error {
 	if err := l.opt.Identity.StoreEpoch(w.Epoch); err != nil {
 		l.opt.Log.Error("the connection's epoch could not be stored; the agent works on", "error", err)
@@ -211,8 +240,8 @@ func (l *Link) afterWelcome(ctx context.Context, s *mux.Session, w *welcomed) er
 			return err
 		}
 	}
-	if w.rest == nil {
-		return nil
+	if more := w.more(); more != nil {
+		return s.Send(ctx, more)
 	}
-	return s.Send(ctx, w.rest)
+	return nil
 }

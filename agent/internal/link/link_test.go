@@ -2,6 +2,7 @@ package link
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/ed25519"
 	"crypto/rand"
@@ -68,6 +69,9 @@ type server struct {
 	next   ed25519.PublicKey
 	refuse func(n int) *protocol.Refuse // nil: welcome
 	got    chan accepted
+	// version is what it chooses; 1 when zero. keepAlive is what it says; 20 s when zero.
+	version   int
+	keepAlive time.Duration
 
 	mu sync.Mutex
 	n  int
@@ -141,7 +145,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	welcome := &protocol.Welcome{Type: "welcome", Version: 1, Epoch: int64(100 + n), KeepAliveMS: 20_000, ServerTime: time.Now().UnixMicro()}
+	welcome := &protocol.Welcome{Type: "welcome", Version: max(1, s.version), Epoch: int64(100 + n), KeepAliveMS: cmp.Or(s.keepAlive, 20*time.Second).Milliseconds(), ServerTime: time.Now().UnixMicro()}
 	if next != nil {
 		welcome.NextServerKey = protocol.B64(next)
 		welcome.NextServerKeySignature = protocol.B64(ed25519.Sign(key, protocol.NextKeyTranscript(next)))
@@ -193,10 +197,14 @@ func options(s *server, url string, id *memory, logs *logBuffer) Options {
 }
 
 // start runs a link to the test's end.
-func start(t *testing.T, opt Options) {
+func start(t *testing.T, opt Options, change ...func(*Link)) {
+	l := New(opt)
+	for _, f := range change {
+		f(l)
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- New(opt).Run(ctx) }()
+	go func() { done <- l.Run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {
@@ -362,9 +370,8 @@ func TestBackoff(t *testing.T) {
 			t.Errorf("%d attempts in an hour", n)
 		}
 		for i := 1; i < len(rt.times); i++ {
-			ceiling := min(time.Minute, 500*time.Millisecond<<min(i-1, 10))
-			if d := rt.times[i].Sub(rt.times[i-1]); d > ceiling {
-				t.Errorf("attempt %d came after %s, ceiling %s", i, d, ceiling)
+			if d := rt.times[i].Sub(rt.times[i-1]); d > time.Minute || i == 1 && d > 500*time.Millisecond {
+				t.Errorf("attempt %d came after %s", i, d)
 			}
 		}
 		if n := strings.Count(logs.String(), "\n"); n != 1 {
@@ -373,31 +380,21 @@ func TestBackoff(t *testing.T) {
 	})
 }
 
-func TestWaitObeysTheServer(t *testing.T) {
-	l := New(options(nil, "http://127.0.0.1:1", &memory{key: testKey()}, &logBuffer{}))
-	l.opt.MinBackoff, l.opt.MaxBackoff = 500*time.Millisecond, time.Minute
-	removed := &RefusedError{protocol.Refuse{Reason: "removed", RetryAfterMS: time.Hour.Milliseconds()}}
+func TestWhatTheServerAskedFor(t *testing.T) {
 	for name, c := range map[string]struct {
-		err       error
-		low, high time.Duration
+		err   error
+		asked time.Duration
+		told  bool
 	}{
-		"removed":  {removed, time.Hour, time.Hour + time.Second},
-		"absurd":   {&RefusedError{protocol.Refuse{RetryAfterMS: 1 << 50}}, 24 * time.Hour, 24*time.Hour + time.Second},
-		"negative": {&RefusedError{protocol.Refuse{RetryAfterMS: -5}}, 0, time.Second},
-		"busy":     {&wsconn.DialError{Status: 503, RetryAfter: 5 * time.Second}, 5 * time.Second, 6 * time.Second},
-		"goodbye":  {&goodbyeError{retry: 3 * time.Second}, 3 * time.Second, 4 * time.Second},
-		"cut":      {errors.New("reset"), 0, time.Second},
+		"removed": {&RefusedError{protocol.Refuse{Reason: "removed", RetryAfterMS: time.Hour.Milliseconds()}}, time.Hour, false},
+		"busy":    {&wsconn.DialError{Status: 503, RetryAfter: 5 * time.Second}, 5 * time.Second, false},
+		"proxy":   {&ProxyError{Status: 503, RetryAfter: 7 * time.Second}, 7 * time.Second, false},
+		"goodbye": {&goodbyeError{retry: 3 * time.Second}, 3 * time.Second, true},
+		"closed":  {&protocol.CloseError{Code: protocol.CloseRemoved}, 0, true},
+		"cut":     {errors.New("reset"), 0, false},
 	} {
-		spread := map[time.Duration]bool{}
-		for range 50 {
-			d := l.wait(0, c.err)
-			if d < c.low || d > c.high {
-				t.Errorf("%s: %s", name, d)
-			}
-			spread[d] = true
-		}
-		if len(spread) < 10 {
-			t.Errorf("%s: no jitter", name)
+		if got := asked(c.err); got != c.asked || told(c.err) != c.told {
+			t.Errorf("%s: asked for %s, told %t", name, got, told(c.err))
 		}
 	}
 }

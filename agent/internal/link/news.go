@@ -6,17 +6,35 @@ import (
 	"time"
 )
 
-// news logs once for each change: an agent that tries for a week doesn't fill the disk.
+// news logs once for each change: an agent that tries for a week, or that something cuts
+// off every few seconds, doesn't fill the disk.
 type news struct {
 	log  *slog.Logger
 	last string
+	// unsteady: connections are cut again and again, the latest after held, though they are
+	// used every keepAlive.
+	unsteady        bool
+	held, keepAlive time.Duration
 }
 
 func (n *news) up(w *welcomed) {
+	if n.last == "unsteady" {
+		n.log.Debug("connected", "epoch", w.Epoch, "protocol", w.Version)
+		return
+	}
 	n.last = "up"
 	n.log.Info("connected", "epoch", w.Epoch, "protocol", w.Version)
 	if w.ahead > skew || w.ahead < -skew {
-		n.log.Warn("this host's clock and the server's differ; times in logs won't match", "ahead", w.ahead.Round(time.Second).String())
+		n.log.Warn("this host's clock and the server's differ; times in logs won't match",
+			"ahead", w.ahead.Round(time.Second).String(), "server_time", time.UnixMicro(w.ServerTime).UTC())
+	}
+}
+
+// judged is told of each connection's end, whether it came too early once more.
+func (n *news) judged(early int, held, keepAlive time.Duration) {
+	n.unsteady, n.held, n.keepAlive = early > 1, held, keepAlive
+	if early == 0 && n.last == "unsteady" {
+		n.last = "up"
 	}
 }
 
@@ -31,11 +49,19 @@ func (n *news) down(err error, wait time.Duration) {
 		state = "refused " + r.Reason
 	case errors.Is(err, errImpostor):
 		state = "impostor"
+	case n.unsteady:
+		state = "unsteady"
 	}
-	if n.last == state {
-		n.log.Debug("still not connected", "error", err, "retry_in", wait.Round(time.Millisecond).String())
+	log := n.log.With("error", err, "retry_in", wait.Round(time.Millisecond).String())
+	switch {
+	case n.last == state, n.last == "unsteady" && state == "away":
+		log.Debug("still not connected")
 		return
+	case state == "unsteady":
+		log.Warn("the connection is cut again and again, though it's used regularly: a proxy on the way may cut idle connections too early; its idle timeout must be longer than the keep-alive",
+			"held", n.held.Round(time.Millisecond).String(), "keep_alive", n.keepAlive.String())
+	default:
+		log.Warn("not connected; trying again until it works")
 	}
 	n.last = state
-	n.log.Warn("not connected; trying again until it works", "error", err, "retry_in", wait.Round(time.Millisecond).String())
 }
