@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	callList    = `c.id, c.principal, c.name, c.client, c.edge, c.agent, c.generation, c.tool, c.args, c.match_hash, c.state, c.code, c.reason, c.message, c.exit_code, c.took_us, c.created_at, c.deadline, c.finished_at`
+	callList    = `c.id, c.principal, c.name, c.client, c.edge, c.agent, c.generation, c.tool, c.args, c.match_hash, c.state, c.code, c.reason, c.message, c.exit_code, c.took_us, c.created_at, c.deadline, c.finished_at, c.boot, c.queue_until, c.evidence, c.evidence_at`
 	callColumns = callList + `, r.body`
 )
 
@@ -33,13 +33,15 @@ type CallFilter struct {
 // Call finds a call by its id, with its result if that is still kept; not_found if there's
 // none.
 func (db *DB) Call(ctx context.Context, id fleet.CallID) (*fleet.Call, error) {
-	c, err := scanCall(db.queryRow(ctx, `SELECT `+callColumns+` FROM calls c LEFT JOIN results r ON r.call_id = c.id WHERE c.id = $1`, clean(string(id), maxName)), true)
+	var result []byte
+	c, err := scanCall(db.queryRow(ctx, `SELECT `+callColumns+` FROM calls c LEFT JOIN results r ON r.call_id = c.id WHERE c.id = $1`, clean(string(id), maxName)), &result)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, fleet.Errorf(protocol.CodeNotFound, "there's no such call; the list of calls shows their ids")
 	}
 	if err != nil {
 		return nil, db.failed(err)
 	}
+	c.Result = result
 	return c, nil
 }
 
@@ -59,11 +61,14 @@ func (db *DB) Calls(ctx context.Context, f CallFilter) (calls []fleet.Call, next
 	w.equal("c.principal", f.Principal)
 	w.equal("c.tool", f.Tool)
 	w.equal("c.state", string(f.State))
+	if !f.State.Final() { // few are open: there's an index of them
+		w.parts = append(w.parts, "c.finished_at IS NULL")
+	}
 	w.compare(id+" <", f.Before)
 	limit := pageSize(f.Limit)
 	query := `SELECT ` + callList + from + w.sql() + fmt.Sprintf(` ORDER BY %s DESC LIMIT %d`, id, limit+1)
 	err = db.query(ctx, func(row scanner) error {
-		c, err := scanCall(row, false)
+		c, err := scanCall(row)
 		if err == nil {
 			calls = append(calls, *c)
 		}

@@ -28,8 +28,8 @@ type IntentResult struct {
 const (
 	selectPolicy = `SELECT policy_version FROM store_state WHERE id = 1`
 
-	insertCall = `INSERT INTO calls (id, principal, name, client, edge, agent, generation, tool, effect, args, commitment, salt, idempotency_key, join_key, match_hash, instance, state, code, reason, message, took_us, created_at, deadline)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, 'dispatched', '', '', '', 0, $17, $18)`
+	insertCall = `INSERT INTO calls (id, principal, name, client, edge, agent, generation, tool, effect, args, commitment, salt, idempotency_key, join_key, match_hash, instance, state, code, reason, message, took_us, created_at, deadline, boot, queue_until)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, '', '', '', 0, $18, $19, $20, $21)`
 
 	finishCall = `UPDATE calls SET state = $2, code = $3, reason = $4, message = $5, exit_code = $6, took_us = $7, result_commitment = $8, result_salt = $9, finished_at = $10, outcome_id = $11
 WHERE id = $1 AND finished_at IS NULL`
@@ -42,11 +42,15 @@ WHERE id = $1 AND finished_at IS NULL`
 
 // hotQueries are the writer's statements, prepared ahead.
 func hotQueries() []string {
-	return []string{selectPolicy, insertCall, finishCall, insertResult, findKey, findJoin, insertRecord, insertOutcome}
+	return []string{
+		selectPolicy, insertCall, finishCall, insertResult, findKey, findJoin, insertRecord, insertOfCall,
+		insertQueued, deleteQueued, sendCall, learnCall,
+	}
 }
 
 // RecordIntent makes a call durable before it's sent: it returns after the synced commit.
-// The call's state is dispatched from then on.
+// The call's state is dispatched from then on, or queued when the intent has a QueueUntil:
+// then its Frozen bytes are kept, in the same commit, until it's sent or ends.
 //
 // An intent with a Key that this principal has used joins that call if Match is equal and
 // is a conflict otherwise. One with a JoinKey joins the call with the same JoinKey and
@@ -58,6 +62,9 @@ func hotQueries() []string {
 func (db *DB) RecordIntent(ctx context.Context, in fleet.Intent) (IntentResult, error) {
 	if in.CallID == "" || in.Principal.ID == "" || in.Agent == "" || in.Tool == "" {
 		return IntentResult{}, fleet.Errorf(protocol.CodeInternal, "an intent without call, principal, agent or tool can't be recorded")
+	}
+	if err := checkQueued(&in); err != nil {
+		return IntentResult{}, err
 	}
 	if in.At.IsZero() {
 		in.At = time.Now()
@@ -71,6 +78,7 @@ func (db *DB) RecordIntent(ctx context.Context, in fleet.Intent) (IntentResult, 
 	in.Key = clean(in.Key, maxKey)
 	in.JoinKey = clean(in.JoinKey, maxKey)
 	in.Match = clean(in.Match, maxKey)
+	in.Boot = clean(in.Boot, maxName)
 	in.Args = cleanJSON(in.Args)
 	o := &op{intent: &in, rowID: string(in.CallID)}
 	if err := db.submit(ctx, o); err != nil {
@@ -142,8 +150,10 @@ func (db *DB) join(ctx context.Context, g groupTx, list []*op) error {
 }
 
 func (o *op) scanJoined(row scanner) error {
-	c, err := scanCall(row, true)
+	var result []byte
+	c, err := scanCall(row, &result)
 	if err == nil && o.result.Joined == nil { // the explicit key goes first
+		c.Result = result
 		o.result.Joined = c
 	}
 	return err
@@ -182,8 +192,16 @@ func callOf(in *fleet.Intent) *fleet.Call {
 	return &fleet.Call{
 		ID: in.CallID, Principal: in.Principal.ID, Name: in.Principal.Name, Client: in.Client, Edge: in.Edge,
 		Agent: in.Agent, Generation: in.Generation, Tool: in.Tool, Args: bytes.Clone(in.Args), Match: in.Match,
-		State: fleet.Dispatched, CreatedAt: in.At, Deadline: in.Deadline,
+		State: firstState(in), CreatedAt: in.At, Deadline: in.Deadline, Boot: in.Boot, QueueUntil: in.QueueUntil,
 	}
+}
+
+// firstState is where an intent's call begins.
+func firstState(in *fleet.Intent) fleet.State {
+	if in.QueueUntil.IsZero() {
+		return fleet.Dispatched
+	}
+	return fleet.Queued
 }
 
 // steps are the statements that write the ops which aren't settled.
@@ -199,12 +217,15 @@ func (db *DB) steps(list []*op) []statement {
 				steps = append(steps, statement{owner: o, query: selectPolicy, scan: policyOf(list)})
 			}
 			steps = append(steps, intentRow(o, db.instance), callRow(o, db.instance))
-		case o.outcome != nil:
-			steps = append(steps, finishRow(o), outcomeRow(o))
-			if o.outcome.Result != nil {
-				steps = append(steps, statement{owner: o, query: insertResult, args: []any{
-					string(o.outcome.CallID), o.outcome.Result, micros(o.outcome.At)}})
+			if in := o.intent; in.Frozen != nil {
+				steps = append(steps, statement{owner: o, query: insertQueued, args: []any{string(in.CallID), in.Frozen}})
 			}
+		case o.outcome != nil:
+			steps = append(steps, outcomeRows(o)...)
+		case o.sent != nil:
+			steps = append(steps, sentRows(o, db.instance)...)
+		case o.evidence != nil:
+			steps = append(steps, evidenceRows(o, db.instance)...)
 		case o.refusal != nil:
 			steps = append(steps, refusalRow(o))
 		}
@@ -217,8 +238,21 @@ func callRow(o *op, instance string) statement {
 	return statement{owner: o, query: insertCall, args: []any{
 		string(in.CallID), in.Principal.ID, in.Principal.Name, in.Client, in.Edge, string(in.Agent), in.Generation,
 		in.Tool, in.Effect, string(in.Args), blob(in.Commitment), in.Salt, orNull(in.Key), orNull(in.JoinKey),
-		in.Match, instance, micros(in.At), micros(in.Deadline),
+		in.Match, instance, string(firstState(in)), micros(in.At), micros(in.Deadline), orNull(in.Boot), micros(in.QueueUntil),
 	}}
+}
+
+// outcomeRows are the statements of a RecordOutcome.
+func outcomeRows(o *op) []statement {
+	out := o.outcome
+	steps := []statement{finishRow(o), outcomeRow(o)}
+	if out.Result != nil {
+		steps = append(steps, statement{owner: o, query: insertResult, args: []any{string(out.CallID), out.Result, micros(out.At)}})
+	}
+	if neverSent(out) {
+		steps = append(steps, statement{owner: o, query: deleteQueued, args: []any{string(out.CallID)}})
+	}
+	return steps
 }
 
 func finishRow(o *op) statement {
@@ -233,20 +267,18 @@ func finishRow(o *op) statement {
 	}}
 }
 
-// scanCall reads callColumns; withResult says whether the last is the result's body.
-func scanCall(row scanner, withResult bool) (*fleet.Call, error) {
+// scanCall reads callList; more are where the columns after it go.
+func scanCall(row scanner, more ...any) (*fleet.Call, error) {
 	var c fleet.Call
-	var exit, created, deadline, finished sql.NullInt64
+	var exit, created, deadline, finished, until, learnt sql.NullInt64
+	var boot, evidence sql.NullString
 	var args string
 	dest := []any{
 		(*string)(&c.ID), &c.Principal, &c.Name, &c.Client, &c.Edge, (*string)(&c.Agent), &c.Generation, &c.Tool,
 		&args, &c.Match, (*string)(&c.State), (*string)(&c.Code), &c.Reason, &c.Message, &exit, &c.TookUS,
-		&created, &deadline, &finished,
+		&created, &deadline, &finished, &boot, &until, &evidence, &learnt,
 	}
-	if withResult {
-		dest = append(dest, &c.Result)
-	}
-	if err := row.Scan(dest...); err != nil {
+	if err := row.Scan(append(dest, more...)...); err != nil {
 		return nil, err
 	}
 	c.Args = []byte(args)
@@ -255,5 +287,7 @@ func scanCall(row scanner, withResult bool) (*fleet.Call, error) {
 		c.ExitCode = &n
 	}
 	c.CreatedAt, c.Deadline, c.FinishedAt = fromMicros(created), fromMicros(deadline), fromMicros(finished)
+	c.Boot, c.QueueUntil = boot.String, fromMicros(until)
+	c.Evidence, c.EvidenceAt = evidence.String, fromMicros(learnt)
 	return &c, nil
 }

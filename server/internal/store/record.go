@@ -20,10 +20,12 @@ type Kind string
 
 // The kinds of rows.
 const (
-	KindIntent  Kind = "intent"
-	KindOutcome Kind = "outcome"
-	KindRefusal Kind = "refusal"
-	KindAdmin   Kind = "admin"
+	KindIntent   Kind = "intent"
+	KindSent     Kind = "sent" // a queued call was sent
+	KindOutcome  Kind = "outcome"
+	KindEvidence Kind = "evidence" // what was learnt after an outcome of outcome_unknown
+	KindRefusal  Kind = "refusal"
+	KindAdmin    Kind = "admin"
 )
 
 // Record is a row of the append-only record.
@@ -40,7 +42,8 @@ type Record struct {
 
 // The bodies. Members are only ever added; v tells the set. Salts, results, messages of
 // hosts and unsalted hashes of arguments never enter: what must be forgotten one day can't
-// be in bytes that are kept for ever.
+// be in bytes that are kept for ever. The line of an evidence is the one exception: it says
+// what an agent knows of a call, not what the call printed.
 type (
 	intentBody struct {
 		V          int            `json:"v"`
@@ -61,6 +64,26 @@ type (
 		Deadline   string         `json:"deadline,omitempty"`
 		Key        string         `json:"idempotency_key,omitempty"`
 		Instance   string         `json:"instance"`
+		Boot       string         `json:"boot,omitempty"`
+		QueueUntil string         `json:"queue_until,omitempty"`
+	}
+	sentBody struct {
+		V        int    `json:"v"`
+		Kind     Kind   `json:"kind"`
+		ID       string `json:"id"`
+		At       string `json:"at"`
+		CallID   string `json:"call_id"`
+		Boot     string `json:"boot"`
+		Instance string `json:"instance"`
+	}
+	evidenceBody struct {
+		V        int    `json:"v"`
+		Kind     Kind   `json:"kind"`
+		ID       string `json:"id"`
+		At       string `json:"at"`
+		CallID   string `json:"call_id"`
+		Text     string `json:"text"`
+		Instance string `json:"instance"`
 	}
 	outcomeBody struct {
 		V          int    `json:"v"`
@@ -104,8 +127,8 @@ type (
 
 const insertRecord = `INSERT INTO record (id, at, kind, call_id, agent, principal, body, leaf) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)`
 
-// insertOutcome takes agent and principal from the call, so that filters find the row.
-const insertOutcome = `INSERT INTO record (id, at, kind, call_id, agent, principal, body, leaf) VALUES ($1, $2, $3, $4, (SELECT agent FROM calls WHERE id = $4), (SELECT principal FROM calls WHERE id = $4), $5, $6)`
+// insertOfCall takes agent and principal from the call, so that filters find the row.
+const insertOfCall = `INSERT INTO record (id, at, kind, call_id, agent, principal, body, leaf) VALUES ($1, $2, $3, $4, (SELECT agent FROM calls WHERE id = $4), (SELECT principal FROM calls WHERE id = $4), $5, $6)`
 
 // Leaf is the hash by which a row's body enters the log's tree: SHA-256(0x00 ‖ body), as
 // RFC 6962 has it.
@@ -124,7 +147,7 @@ func intentRow(o *op, instance string) statement {
 		Principal: in.Principal.ID, Name: in.Principal.Name, Client: in.Client, Edge: in.Edge,
 		Agent: string(in.Agent), Generation: in.Generation, Tool: in.Tool, Effect: in.Effect,
 		Args: in.Args, Commitment: hex.EncodeToString(in.Commitment), Deadline: stamp(in.Deadline),
-		Key: in.Key, Instance: instance,
+		Key: in.Key, Instance: instance, Boot: in.Boot, QueueUntil: stamp(in.QueueUntil),
 	})
 	return statement{owner: o, query: insertRecord, args: []any{
 		o.rowID, micros(in.At), string(KindIntent), string(in.CallID), string(in.Agent), in.Principal.ID, body, Leaf(body),
@@ -138,9 +161,26 @@ func outcomeRow(o *op) statement {
 		State: string(out.State), Code: string(out.Code), Reason: out.Reason, ExitCode: out.ExitCode,
 		TookUS: out.TookUS, Commitment: hex.EncodeToString(out.Commitment),
 	})
-	return statement{owner: o, query: insertOutcome, args: []any{
-		o.rowID, micros(out.At), string(KindOutcome), string(out.CallID), body, Leaf(body),
-	}}
+	return ofCall(o, KindOutcome, out.At, body)
+}
+
+func sentRow(o *op, instance string) statement {
+	s := o.sent
+	return ofCall(o, KindSent, s.at, marshal(&sentBody{
+		V: 1, Kind: KindSent, ID: o.rowID, At: stamp(s.at), CallID: string(s.id), Boot: s.boot, Instance: instance,
+	}))
+}
+
+func evidenceRow(o *op, instance string) statement {
+	ev := o.evidence
+	return ofCall(o, KindEvidence, ev.At, marshal(&evidenceBody{
+		V: 1, Kind: KindEvidence, ID: o.rowID, At: stamp(ev.At), CallID: string(ev.CallID), Text: ev.Text, Instance: instance,
+	}))
+}
+
+// ofCall is the record row of a step after a call's intent.
+func ofCall(o *op, kind Kind, at time.Time, body []byte) statement {
+	return statement{owner: o, query: insertOfCall, args: []any{o.rowID, micros(at), string(kind), string(o.call()), body, Leaf(body)}}
 }
 
 func refusalRow(o *op) statement {
@@ -219,10 +259,10 @@ type RecordFilter struct {
 func (db *DB) Records(ctx context.Context, f RecordFilter) (rows []Record, next string, err error) {
 	var w where
 	w.equal("kind", string(f.Kind))
-	if f.CallID != "" { // the intent has the call's id, the call names its outcome's row
+	if f.CallID != "" { // the intent has the call's id, the call names its other rows
 		w.args = append(w.args, clean(string(f.CallID), maxName))
 		n := len(w.args)
-		w.parts = append(w.parts, fmt.Sprintf("(id = $%d OR id = (SELECT outcome_id FROM calls WHERE id = $%d))", n, n))
+		w.parts = append(w.parts, fmt.Sprintf("(id = $%d OR id = (SELECT outcome_id FROM calls WHERE id = $%d) OR id = (SELECT sent_id FROM calls WHERE id = $%d) OR id = (SELECT evidence_id FROM calls WHERE id = $%d))", n, n, n, n))
 	}
 	w.equal("agent", f.Agent)
 	w.equal("principal", f.Principal)

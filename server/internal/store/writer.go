@@ -25,8 +25,9 @@ const (
 	groupAttempts = 4
 )
 
-// ErrAlreadyFinal says that the call has its one outcome already: somebody else wrote it.
-var ErrAlreadyFinal = errors.New("store: the call already has its outcome")
+// ErrAlreadyFinal says that what can happen to a call once has happened: it has its one
+// outcome, was sent, or has its evidence. Somebody else wrote it.
+var ErrAlreadyFinal = errors.New("store: that step of the call is already on record")
 
 // States of an op. Whoever moves it from waiting decides: the writer takes it, or the
 // caller that gave up withdraws it.
@@ -36,12 +37,14 @@ const (
 	opWithdrawn
 )
 
-// op is one intent, outcome, refusal or flush on its way through the writer.
+// op is one step of a call, a refusal or a flush on its way through the writer.
 type op struct {
-	intent  *fleet.Intent
-	outcome *fleet.Outcome
-	refusal *fleet.Refusal
-	flush   bool // takes all refusals with it
+	intent   *fleet.Intent
+	sent     *sentMark
+	outcome  *fleet.Outcome
+	evidence *fleet.Evidence
+	refusal  *fleet.Refusal
+	flush    bool // takes all refusals with it
 
 	rowID   string // the record row's id, made once: a second attempt can look for it
 	result  IntentResult
@@ -51,6 +54,18 @@ type op struct {
 	done    chan struct{} // nil when nobody waits
 }
 
+// call is the call that a step other than an intent belongs to.
+func (o *op) call() fleet.CallID {
+	switch {
+	case o.sent != nil:
+		return o.sent.id
+	case o.evidence != nil:
+		return o.evidence.CallID
+	default:
+		return o.outcome.CallID
+	}
+}
+
 // lost tells that o is settled whatever becomes of its group: a second outcome. An intent
 // that joined isn't: what it joined may be an intent of the same group.
 func (o *op) lost() bool { return o.settled && o.intent == nil }
@@ -58,7 +73,7 @@ func (o *op) lost() bool { return o.settled && o.intent == nil }
 func (o *op) size() int {
 	switch {
 	case o.intent != nil:
-		return len(o.intent.Args)
+		return len(o.intent.Args) + len(o.intent.Frozen)
 	case o.outcome != nil:
 		return len(o.outcome.Result)
 	default:
@@ -329,14 +344,20 @@ func (db *DB) tryGroup(list []*op) (again bool, err error) {
 	return false, err
 }
 
-// whyLost tells a second outcome from one for a call that was never recorded.
+// whyLost tells a step that happened already from one of a call that was never recorded,
+// and from one that comes too early.
 func (db *DB) whyLost(o *op) error {
 	ctx, cancel := context.WithTimeout(context.Background(), groupTimeout)
 	defer cancel()
-	if _, err := db.Call(ctx, o.outcome.CallID); err != nil {
+	c, err := db.Call(ctx, o.call())
+	switch {
+	case err != nil:
 		return err
+	case o.evidence != nil && !c.State.Final():
+		return fleet.Errorf(protocol.CodeInternal, "evidence is for a call that has ended; %s hasn't", c.ID)
+	default:
+		return ErrAlreadyFinal
 	}
-	return ErrAlreadyFinal
 }
 
 // Flush waits until everything that was queued before it is durable, refusals too, also

@@ -35,6 +35,8 @@ func Run(t *testing.T, fresh func(t *testing.T) store.Config) {
 		{"EnrolTokens", testEnrolTokens}, {"Enrol", testEnrol}, {"EnrolRace", testEnrolRace}, {"Replace", testReplace}, {"Remove", testRemove},
 		{"SetAgent", testSetAgent}, {"Epochs", testEpochs}, {"EpochsRace", testEpochsRace}, {"Incarnation", testIncarnation},
 		{"Facts", testFacts}, {"Quarantine", testQuarantine},
+		{"Queued", testQueued}, {"QueuedRefuses", testQueuedRefuses}, {"SentRace", testSentRace}, {"Adopt", testAdopt},
+		{"Evidence", testEvidence}, {"Unsettled", testUnsettled}, {"RebuildSurvive", testRebuildSurvive},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) { c.run(t, fresh(t)) })

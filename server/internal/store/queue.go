@@ -1,0 +1,140 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"time"
+
+	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/server/internal/fleet"
+)
+
+const (
+	insertQueued = `INSERT INTO queued (call_id, args) VALUES ($1, $2)`
+	deleteQueued = `DELETE FROM queued WHERE call_id = $1`
+
+	sendCall = `UPDATE calls SET state = 'dispatched', boot = $2, sent_id = $3, instance = $4 WHERE id = $1 AND state = 'queued' AND finished_at IS NULL`
+)
+
+// sentMark says that a queued call is about to be sent.
+type sentMark struct {
+	id   fleet.CallID
+	boot string
+	at   time.Time
+}
+
+// MarkSent moves a queued call to dispatched, before it's written to its agent: it returns
+// after the synced commit, which also removes the frozen bytes. boot is the agent's journal
+// and boot now. When the call isn't queued any more (it was sent, or has ended) the error is
+// ErrAlreadyFinal and nothing changes; for a call that doesn't exist it's not_found. ctx
+// counts as in RecordIntent.
+//
+// After any error nothing may be sent. After unavailable it isn't known whether the call is
+// still queued: RecordOutcome ends it either way.
+func (db *DB) MarkSent(ctx context.Context, id fleet.CallID, boot string) error {
+	return db.submit(ctx, &op{sent: &sentMark{id: id, boot: clean(boot, maxName), at: time.Now()}, rowID: newID()})
+}
+
+// OpenCall is a call without outcome. Frozen are the argument bytes of a queued one, exactly
+// as they were validated; nil if it isn't queued, or if they were lost with a rebuilt
+// database: then it can't be sent.
+type OpenCall struct {
+	fleet.Call
+	Frozen []byte
+}
+
+// OpenCalls lists the calls without outcome that this process hasn't begun, by id: those
+// that a server before this one left.
+func (db *DB) OpenCalls(ctx context.Context) ([]OpenCall, error) {
+	var list []OpenCall
+	err := db.query(ctx, func(row scanner) error {
+		var frozen []byte
+		c, err := scanCall(row, &frozen)
+		if err == nil {
+			list = append(list, OpenCall{Call: *c, Frozen: frozen})
+		}
+		return err
+	}, `SELECT `+callList+`, q.args FROM calls c LEFT JOIN queued q ON q.call_id = c.id WHERE c.finished_at IS NULL AND c.instance <> $1 ORDER BY c.id`, db.instance)
+	return list, err
+}
+
+// adoptSlice bounds the calls that one transaction adopts.
+const adoptSlice = 500
+
+// Adopt makes open calls this process's own, so that OpenCalls doesn't list them here any
+// more. Calls that have ended meanwhile stay as they are.
+func (db *DB) Adopt(ctx context.Context, ids ...fleet.CallID) error {
+	for len(ids) > 0 {
+		some := ids[:min(len(ids), adoptSlice)]
+		ids = ids[len(some):]
+		err := db.inTx(ctx, func(t *tx) error {
+			for _, id := range some {
+				if _, err := t.exec(ctx, `UPDATE calls SET instance = $2 WHERE id = $1 AND finished_at IS NULL`, string(id), db.instance); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sentRows are the statements of a MarkSent.
+func sentRows(o *op, instance string) []statement {
+	s := o.sent
+	return []statement{
+		{owner: o, must: true, query: sendCall, args: []any{string(s.id), orNull(s.boot), o.rowID, instance}},
+		{owner: o, query: deleteQueued, args: []any{string(s.id)}},
+		sentRow(o, instance),
+	}
+}
+
+// neverSent tells that an outcome may be that of a call which was still queued. One that
+// took time on an agent was sent, and MarkSent removed its bytes.
+func neverSent(out *fleet.Outcome) bool { return out.TookUS == 0 && out.State != fleet.Succeeded }
+
+// frozenOf reads the bytes of all queued calls.
+func (t *tx) frozenOf(ctx context.Context) (map[string][]byte, error) {
+	rows, err := t.sql.QueryContext(ctx, `SELECT call_id, args FROM queued`)
+	if err != nil {
+		return nil, err
+	}
+	frozen := map[string][]byte{}
+	return frozen, each(rows, func(row scanner) error {
+		var id string
+		var args []byte
+		err := row.Scan(&id, &args)
+		frozen[id] = args
+		return err
+	})
+}
+
+// refreeze puts back the bytes of those calls that are queued now.
+func (t *tx) refreeze(ctx context.Context, frozen map[string][]byte) error {
+	for id, args := range frozen {
+		var state fleet.State
+		err := t.queryRow(ctx, `SELECT state FROM calls WHERE id = $1`, id).Scan(&state)
+		if errors.Is(err, sql.ErrNoRows) || (err == nil && state != fleet.Queued) {
+			continue
+		}
+		if err == nil {
+			_, err = t.exec(ctx, insertQueued, id, args)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkQueued refuses an intent that is half a queued one.
+func checkQueued(in *fleet.Intent) error {
+	if in.QueueUntil.IsZero() != (len(in.Frozen) == 0) {
+		return fleet.Errorf(protocol.CodeInternal, "a queued call has an expiry and its argument bytes, another call neither")
+	}
+	return nil
+}
