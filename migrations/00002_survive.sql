@@ -22,8 +22,11 @@ CREATE TABLE queued (
 );
 
 CREATE INDEX calls_unsettled ON calls (agent, id) WHERE state = 'outcome_unknown' AND evidence IS NULL;
+-- Who has started background jobs, and where: they're stopped with their credential.
+CREATE INDEX calls_jobs ON calls (id, principal, agent) WHERE tool = 'job_start';
 
 -- +goose Down
+DROP INDEX calls_jobs;
 DROP INDEX calls_unsettled;
 DROP TABLE queued;
 ALTER TABLE calls DROP COLUMN evidence_id;

@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/drover-fleet/drover/protocol"
@@ -43,6 +44,8 @@ type Server struct {
 	mcp      *mcpapi.API
 	rest     *restapi.API
 	metrics  *obs.Metrics
+	retiring sync.Map // of presence.Session: whose calls are being ended
+	jobs     jobStopper
 	listener net.Listener
 	http     *http.Server
 }
@@ -129,8 +132,30 @@ func (s *Server) online(id fleet.AgentID) (bool, time.Time) {
 
 // closeAgent ends what a removed or re-keyed agent still has open here.
 func (s *Server) closeAgent(id fleet.AgentID, code int, reason string) {
-	s.presence.CloseAgent(id, code, reason)
+	if e, ok := s.presence.Lookup(id); ok {
+		s.retire(e, code, reason)
+	}
 	s.dispatch.Enforce()
+}
+
+// retireTime is how long a retired agent's calls have to be ended on its host before its
+// tunnel is closed: with the tunnel goes the way to tell that they're dead.
+const retireTime = protocol.CancelGrace + 2*time.Second
+
+// retire cancels the calls of an agent that the policy no longer has, and closes its tunnel
+// once they have ended. No new call reaches it meanwhile: none is admitted for it.
+func (s *Server) retire(e presence.Entry, code int, reason string) {
+	if _, already := s.retiring.LoadOrStore(e.Session, true); already {
+		return
+	}
+	go func() {
+		defer s.retiring.Delete(e.Session)
+		s.dispatch.Enforce()
+		ctx, cancel := context.WithTimeout(context.Background(), retireTime)
+		defer cancel()
+		s.dispatch.Ended(ctx, e.Agent)
+		e.Session.Close(code, reason)
+	}()
 }
 
 // URL is where this server listens, as http://HOST:PORT.
@@ -235,6 +260,7 @@ func (s *Server) watch(ctx context.Context) {
 		if snap := s.db.Snapshot(); snap.Version != version || n%10 == 0 { // expiry moves no version
 			version = snap.Version
 			s.enforce(snap)
+			s.stopJobs(ctx, snap)
 		}
 		if time.Since(pruned) > 10*time.Minute {
 			pruned = time.Now()
@@ -249,7 +275,7 @@ func (s *Server) watch(ctx context.Context) {
 func (s *Server) enforce(snap *store.Snapshot) {
 	for _, e := range s.presence.List() {
 		if a := snap.Agents[e.Agent]; a == nil || a.Generation != e.Generation {
-			s.presence.CloseAgent(e.Agent, protocol.CloseRemoved, "the agent was removed, or given a new key")
+			s.retire(e, protocol.CloseRemoved, "the agent was removed, or given a new key")
 		}
 	}
 	s.dispatch.Enforce()

@@ -133,7 +133,7 @@ func TestHostileAgent(t *testing.T) {
 // TestHostileAgentsOwnCalls: what a hostile agent says of its own calls ends them in one
 // outcome and can't be taken back.
 func TestHostileAgentsOwnCalls(t *testing.T) {
-	f := harness.New(t, harness.Options{})
+	f := harness.New(t, harness.Options{ResumeWait: time.Second})
 	connect := func(id string) *harness.RawAgent {
 		a := f.RawAgent(id)
 		if err := a.Connect(); err != nil {

@@ -69,22 +69,36 @@ func (d *Dispatcher) deliver(f *flight) (*protocol.Response, error) {
 			resp, err = d.resume(f)
 		}
 		release()
-		if !f.queued() || f.ctx.Err() != nil || !away(err) {
+		if !f.queued() || f.ctx.Err() != nil || !f.passing(err) {
 			return resp, err
 		}
-		// A queued call whose agent went away before the frame was written waits on.
+		// A queued call waits on when its agent, or the database, went away before the frame
+		// was written.
 		f.sent = false
 		f.become(fleet.Queued)
+		pause(f.ctx, queuedPause)
 	}
 }
 
-// away tells that nothing was sent because the agent isn't there.
-func away(err error) bool {
+// queuedPause is the time between two tries of a queued call.
+const queuedPause = time.Second
+
+func pause(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}
+
+// passing tells that nothing was sent for a reason that passes.
+func (f *flight) passing(err error) bool {
 	if errors.Is(err, protocol.ErrNotSent) {
 		return true
 	}
 	fe, ok := errors.AsType[*fleet.Error](err)
-	return ok && fe.Code == protocol.CodeOffline
+	return ok && !f.sent && (fe.Code == protocol.CodeOffline || fe.Code == protocol.CodeUnavailable)
 }
 
 // unsent words why a call was given up before it was sent.
