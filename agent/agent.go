@@ -106,7 +106,10 @@ func (a *Agent) Run(ctx context.Context) error {
 
 	reg := &run.Registry{}
 	capability.Bind(reg, &capability.Host{AgentID: id.AgentID(), Version: a.cfg.Version, RunAs: runAs(), Files: files, Log: log})
-	runner := run.New(reg, run.Identity{Fingerprint: id.Fingerprint(), Generation: id.Generation()}, log)
+	calls := openJournal(a.cfg.State, log)
+	defer closeJournal(calls, log)
+	endLeftovers(calls, log)
+	runner := run.New(reg, run.Identity{Fingerprint: id.Fingerprint(), Generation: id.Generation()}, calls, log)
 	var up atomic.Pointer[mux.Session]
 	l := link.New(link.Options{Server: id.ServerURL(), Identity: id, Handler: runner, Resumer: runner, Boot: runner.Boot(), Log: log, Client: a.client,
 		Connected: func(c link.Connection) { up.Store(c.Session) },

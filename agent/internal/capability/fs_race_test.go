@@ -34,7 +34,7 @@ func hiding(t *testing.T, state string, roots ...string) *rig {
 	log := slog.New(slog.DiscardHandler)
 	r := &rig{reg: &run.Registry{}, id: run.Identity{Fingerprint: make([]byte, 32), Generation: 1}}
 	capability.Bind(r.reg, &capability.Host{AgentID: "web-01", Version: "1.2.3", RunAs: "tester", Files: files, Log: log})
-	r.Runner = run.New(r.reg, r.id, log)
+	r.Runner = run.New(r.reg, r.id, nil, log)
 	return r
 }
 

@@ -79,6 +79,7 @@ func (h *Host) runProcess(ctx context.Context, c *run.Call, cmd command) (capabi
 		return out, h.notStarted(err, cmd)
 	}
 	out.PID = x.Process.Pid
+	c.Started(out.PID)
 	c.Latest(std.latest)
 	exited := make(chan struct{})
 	go func() { _ = x.Wait(); close(exited) }()

@@ -42,7 +42,7 @@ func newRig(t testing.TB, roots ...string) *rig {
 	r.host = &capability.Host{AgentID: "web-01", Version: "1.2.3", RunAs: "tester", Files: files, Log: log}
 	capability.Bind(r.reg, r.host)
 	t.Cleanup(r.host.Close)
-	r.Runner = run.New(r.reg, r.id, log)
+	r.Runner = run.New(r.reg, r.id, nil, log)
 	return r
 }
 

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"sync/atomic"
 
+	"github.com/drover-fleet/drover/agent/internal/journal"
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/protocol/capability"
 )
@@ -18,11 +19,25 @@ type Call struct {
 	ID     string
 	Caller protocol.Caller
 	latest atomic.Pointer[func() string]
+
+	journal *journal.Journal // nil, as is flight, without a Runner
+	flight  *flight
 }
 
 // Latest sets where progress comes from: fn returns the latest line of output, "" when
 // there is none. It's called from another goroutine, every few seconds.
 func (c *Call) Latest(fn func() string) { c.latest.Store(&fn) }
+
+// Started tells which process does the call's work, so that its trace isn't lost with the
+// agent.
+func (c *Call) Started(pid int) {
+	if c.flight == nil {
+		return
+	}
+	if err := c.journal.Process(c.flight.id, pid); err != nil {
+		c.flight.log.Error("the journal can't be written", "err", err)
+	}
+}
 
 // line is the latest line of output.
 func (c *Call) line() string {

@@ -2,17 +2,15 @@ package run
 
 import (
 	"context"
-	"crypto/rand"
 	"crypto/subtle"
 	"errors"
 	"fmt"
 	"log/slog"
-	"runtime/debug"
 	"strings"
+	"sync"
 	"time"
 
-	"github.com/go-json-experiment/json"
-
+	"github.com/drover-fleet/drover/agent/internal/journal"
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/protocol/mux"
 )
@@ -28,6 +26,9 @@ const (
 	every = 5 * time.Second
 )
 
+// reasonJournal refines not_started: the journal took no entry.
+const reasonJournal = "journal"
+
 // ErrDeadline is the cause of a capability's context when its call's time has passed.
 var ErrDeadline = errors.New("the call's time limit has passed")
 
@@ -37,23 +38,34 @@ type Identity struct {
 	Generation  int64
 }
 
-// Runner executes requests. It implements mux.Handler; one runner serves all connections
-// of a process, one after the other, so that a call stays executed once across reconnects.
+// Runner executes requests. It implements mux.Handler and mux.Resumer; one runner serves
+// all connections of a process, one after the other, so that a call stays executed once
+// across reconnects, and its journal keeps it so across restarts.
 type Runner struct {
-	reg   *Registry
-	id    Identity
-	log   *slog.Logger
-	mem   *memory
-	slots chan struct{}
-	boot  string // random, names this process towards the server
+	reg     *Registry
+	id      Identity
+	log     *slog.Logger
+	journal *journal.Journal
+	slots   chan struct{}
 	// stopping ends every call when the agent stops.
 	stopping context.Context
 	stop     context.CancelCauseFunc
+
+	mu      sync.Mutex
+	live    map[[16]byte]*flight // taken up and not ended
+	arrived recent               // what came lately, also what was refused
+	denied  recent               // what the server was told will never start
+	kept    kept
+	pruning bool // a timer for kept is set
 }
 
-// New makes a runner for the capabilities in reg.
-func New(reg *Registry, id Identity, log *slog.Logger) *Runner {
-	r := &Runner{reg: reg, id: id, log: log, mem: newMemory(), slots: make(chan struct{}, MaxCalls), boot: rand.Text()}
+// New makes a runner for the capabilities in reg. With a nil journal it remembers calls in
+// memory alone.
+func New(reg *Registry, id Identity, j *journal.Journal, log *slog.Logger) *Runner {
+	if j == nil {
+		j = journal.Memory()
+	}
+	r := &Runner{reg: reg, id: id, log: log, journal: j, slots: make(chan struct{}, MaxCalls), live: map[[16]byte]*flight{}}
 	r.stopping, r.stop = context.WithCancelCause(context.Background())
 	return r
 }
@@ -74,87 +86,130 @@ func (r *Runner) Shutdown(ctx context.Context) (ended int) {
 	return ended
 }
 
-var _ mux.Handler = (*Runner)(nil)
+var (
+	_ mux.Handler = (*Runner)(nil)
+	_ mux.Resumer = (*Runner)(nil)
+)
 
-// Handle executes one request, at most once per call id and process, and only when it's
-// sealed for this agent's key.
+// Handle executes one request, at most once per call id, and only when it's sealed for this
+// agent's key. A cut connection says nothing of what the caller wants, so the work goes on
+// to its deadline, as it should on a host whose network flickers; its response is kept for
+// Rejoin. What passes bytes over the connection ends with it.
 func (r *Runner) Handle(ctx context.Context, req *protocol.Request, w *mux.Work) *protocol.Response {
-	began := time.Now()
-	log := r.log.With("call", req.ID, "tool", req.Tool, "principal", req.Caller.Principal)
-	out, err := r.execute(ctx, req, w.Progress, log)
-	resp := &protocol.Response{Type: protocol.TypeResponse, ID: req.ID}
-	if out != nil {
-		b, jerr := json.Marshal(out)
-		switch {
-		case jerr != nil:
-			log.Error("result can't be encoded", "err", jerr)
-			err = protocol.Errorf(protocol.CodeInternal, "the result could not be encoded; the agent's log says more")
-		case len(b) > protocol.MaxFrame-4096:
-			err = protocol.Errorf(protocol.CodeTooLarge, "the result has %d bytes, more than an answer holds; ask for less at once", len(b))
-		default:
-			resp.Result = b
-		}
+	f := r.newFlight(ctx, req, w)
+	if err := r.admit(f); err != nil {
+		f.cancel(nil)
+		return f.response(nil, err)
 	}
-	if err != nil {
-		resp.Error = r.wire(err, log)
+	if err := r.begin(f); err != nil {
+		r.finish(f, f.response(nil, err), nil)
 	}
-	resp.TookUS = max(1, time.Since(began).Microseconds())
-	attrs := []any{"took", time.Since(began).Round(100 * time.Microsecond)}
-	if resp.Error != nil {
-		attrs = append(attrs, "code", resp.Error.Code, "reason", resp.Error.Reason)
-	}
-	log.Info("call", attrs...)
-	return resp
+	return r.wait(ctx, f, w)
 }
 
-// execute checks the request and runs it. Nothing has happened on the host when it fails
-// before start.
-func (r *Runner) execute(ctx context.Context, req *protocol.Request, progress func(string), log *slog.Logger) (any, error) {
+// admit takes a request up: then it's known, whatever becomes of it, and has one response,
+// which is kept.
+func (r *Runner) admit(f *flight) error {
+	req := f.req
 	seal, err := protocol.UnB64(req.Seal, 32)
 	own := protocol.Seal(r.id.Fingerprint, r.id.Generation, req.ID, req.Tool, req.Args)
 	if err != nil || subtle.ConstantTimeCompare(seal, own) != 1 {
-		log.Error("refused: a request that was sealed for another agent, another key of this one, or other arguments")
-		return nil, &protocol.Error{Code: protocol.CodeDenied, Reason: protocol.ReasonSeal,
+		f.log.Error("refused: a request that was sealed for another agent, another key of this one, or other arguments")
+		return &protocol.Error{Code: protocol.CodeDenied, Reason: protocol.ReasonSeal,
 			Message: "this request was not sealed for this agent's present key; nothing was executed"}
 	}
-	if !r.mem.add(req.ID) {
-		log.Error("refused: this call id was seen before")
-		return nil, &protocol.Error{Code: protocol.CodeConflict, Reason: protocol.ReasonDuplicate,
-			Message: "a call with this id came before; a call is executed at most once"}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	_, written := r.journal.Find(f.id)
+	if written || r.live[f.id.Hash] != nil || r.arrived.has(f.id) || r.denied.has(f.id) {
+		f.log.Error("refused: this call id was seen before")
+		return &protocol.Error{Code: protocol.CodeConflict, Reason: protocol.ReasonDuplicate,
+			Message: "a call with this id came before, or its server was told that it never will run; a call is executed at most once"}
 	}
+	if r.denied.gone.Covers(f.id) {
+		return &protocol.Error{Code: protocol.CodeNotStarted, Reason: reasonJournal,
+			Message: "this call is so old that the agent can't tell any more whether it has said that it will never run, so nothing was started; send a new one"}
+	}
+	r.arrived.add(f.id)
+	if isCut(context.Cause(f.conn)) {
+		// A request of a connection that's gone must not begin: the server may have been told
+		// by now, over the next one, that it was never seen.
+		return protocol.Errorf(protocol.CodeNotStarted, "the connection ended first; nothing was started")
+	}
+	r.live[f.id.Hash] = f
+	return nil
+}
+
+// begin checks what was taken up and starts it. Nothing has happened on the host when it
+// fails.
+func (r *Runner) begin(f *flight) error {
+	req := f.req
 	if name := reserved(req); name != "" {
-		return nil, protocol.Errorf(protocol.CodeUnsupported,
+		return protocol.Errorf(protocol.CodeUnsupported,
 			"this agent's version can't honour %q in a request, so nothing was executed; update the agent", name)
 	}
 	tool, ok := r.reg.tools[req.Tool]
 	if !ok {
-		return nil, protocol.Errorf(protocol.CodeUnsupported, "this agent doesn't offer %s here: its version or its system lacks it", shown(req.Tool))
+		return protocol.Errorf(protocol.CodeUnsupported, "this agent doesn't offer %s here: its version or its system lacks it", shown(req.Tool))
 	}
 	if req.DeadlineMS < 1 || req.DeadlineMS > protocol.MaxDeadlineMS {
-		return nil, protocol.Errorf(protocol.CodeBadArgs, "deadline_ms must be 1 to %d", protocol.MaxDeadlineMS)
+		return protocol.Errorf(protocol.CodeBadArgs, "deadline_ms must be 1 to %d", protocol.MaxDeadlineMS)
 	}
 	fn, err := tool.fn(req.Args)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if errors.Is(context.Cause(ctx), protocol.ErrCut) {
-		// A request of a connection that's gone must not begin: the server may have been told
-		// by now that it was never seen.
-		return nil, protocol.Errorf(protocol.CodeNotStarted, "the connection ended first; nothing was started")
-	}
-	if ctx.Err() != nil {
-		return nil, Ended(ctx, "nothing was started")
-	}
-	if r.stopping.Err() != nil {
-		return nil, protocol.Errorf(protocol.CodeNotStarted, "the agent is stopping; nothing was started")
+	if err := r.barred(f); err != nil {
+		return err
 	}
 	select {
 	case r.slots <- struct{}{}:
 	default:
-		return nil, &protocol.Error{Code: protocol.CodeRateLimited, Reason: protocol.ReasonBusy,
-			Message: fmt.Sprintf("%d calls run on this agent already; try again when one has ended", MaxCalls)}
+		return &protocol.Error{Code: protocol.CodeRateLimited, Reason: protocol.ReasonBusy,
+			Message: fmt.Sprintf("%d calls run on this agent already, which is its limit of calls at once; nothing was started; try again when one has ended", MaxCalls)}
 	}
-	return r.start(ctx, req, fn, progress, log)
+	if err := r.enter(f); err != nil {
+		<-r.slots
+		return err
+	}
+	r.launch(f, fn)
+	return nil
+}
+
+// enter writes the call into the journal: only then may it start.
+func (r *Runner) enter(f *flight) error {
+	if err := r.journal.Start(f.id, f.req.Tool, false); err != nil {
+		f.log.Error("refused: the journal takes no entry", "err", err)
+		return &protocol.Error{Code: protocol.CodeNotStarted, Reason: reasonJournal,
+			Message: "the agent could not write this call into its journal, so nothing was started; look at the disk of its state folder: the agent's log says more"}
+	}
+	// The disk may have kept it waiting.
+	err := r.barred(f)
+	if err != nil {
+		if werr := r.journal.Withdraw(f.id); werr != nil {
+			f.log.Error("the journal can't be written", "err", werr)
+		}
+	}
+	return err
+}
+
+// barred tells why a call mustn't start now.
+func (r *Runner) barred(f *flight) error {
+	switch cause := context.Cause(f.conn); {
+	case isCut(cause):
+		return protocol.Errorf(protocol.CodeNotStarted, "the connection ended first; nothing was started")
+	case cause != nil:
+		return Ended(f.conn, "nothing was started")
+	case f.ctx.Err() != nil: // cancelled over a later connection
+		return Ended(f.ctx, "nothing was started")
+	case r.stopping.Err() != nil:
+		return protocol.Errorf(protocol.CodeNotStarted, "the agent is stopping; nothing was started")
+	case f.req.NotAfterMS > 0 && time.Since(f.came).Milliseconds() >= f.req.NotAfterMS:
+		return protocol.Errorf(protocol.CodeExpired, "the time within which it could start passed before the agent could start it; nothing was started")
+	case time.Since(f.came).Milliseconds() >= f.req.DeadlineMS:
+		return protocol.Errorf(protocol.CodeTimedOut, "its time limit passed before the agent could start it; nothing was started")
+	}
+	return nil
 }
 
 // reserved names the first member that this version knows of and can't honour.
@@ -164,8 +219,6 @@ func reserved(req *protocol.Request) string {
 		return "approval"
 	case req.ApprovalRequired != nil:
 		return "approval_required"
-	case req.NotAfterMS != 0:
-		return "not_after"
 	case req.ToolVersion != 0:
 		return "tool_version"
 	case req.Traceparent != "":
@@ -174,151 +227,12 @@ func reserved(req *protocol.Request) string {
 	return ""
 }
 
-type outcome struct {
-	out any
-	err error
-}
-
-// start runs the capability in a slot that's taken already.
-func (r *Runner) start(parent context.Context, req *protocol.Request, fn func(context.Context, *Call) (any, error), progress func(string), log *slog.Logger) (any, error) {
-	ctx, cut, stop := r.lasting(parent, time.Duration(req.DeadlineMS)*time.Millisecond)
-	call := &Call{ID: req.ID, Caller: req.Caller}
-	done := make(chan outcome, 1)
-	r.mem.start(req.ID)
-	go func() {
-		defer func() {
-			if p := recover(); p != nil {
-				log.Error("capability panicked", "panic", p, "stack", string(debug.Stack()))
-				done <- outcome{err: protocol.Errorf(protocol.CodeInternal, "the capability failed inside; the agent's log says more")}
-			}
-			stop()
-			r.mem.end(req.ID)
-			<-r.slots
-		}()
-		out, err := fn(ctx, call)
-		select {
-		case <-cut:
-			log.Warn("call ended after its connection was cut; the result is dropped", "err", err)
-		default:
-		}
-		done <- outcome{out, err}
-	}()
-	if req.Progress {
-		tell := make(chan struct{})
-		told := make(chan struct{})
-		go func() { defer close(told); report(call, progress, tell) }()
-		defer func() { close(tell); <-told }()
-	}
-	select {
-	case o := <-done:
-		return o.out, o.err
-	case <-cut:
-		return nil, protocol.Errorf(protocol.CodeOutcomeUnknown, "the connection ended; the call goes on to its deadline")
-	case <-ctx.Done():
-	}
-	late := time.NewTimer(grace)
-	defer late.Stop()
-	select {
-	case o := <-done:
-		return o.out, o.err
-	case <-late.C:
-		log.Error("the capability didn't end with its call", "cause", context.Cause(ctx))
-		return nil, protocol.Errorf(protocol.CodeOutcomeUnknown,
-			"it didn't end within %d s of being told to: the host may be stuck on a disk or a network file system, and it may still take effect", int(grace.Seconds()))
-	}
-}
-
-// lasting derives the context that a capability gets: it ends at the deadline by the
-// monotonic clock (cause ErrDeadline), when the server cancels and when the agent stops
-// (a mux.CancelError), but not with the connection; cut is closed then. A cut connection says nothing of what the
-// caller wants, so the work goes on to its deadline, as it should on a host whose network
-// flickers. Its result is dropped: the server has recorded outcome_unknown, which is final,
-// and learns by resume that the call is running or done.
-func (r *Runner) lasting(parent context.Context, d time.Duration) (ctx context.Context, cut <-chan struct{}, stop func()) {
-	gone := make(chan struct{})
-	ctx, cancel := context.WithCancelCause(context.WithoutCancel(parent))
-	unlink := context.AfterFunc(parent, func() {
-		cause := context.Cause(parent)
-		if errors.Is(cause, protocol.ErrCut) && !removed(cause) {
-			close(gone)
-		} else {
-			cancel(cause)
-		}
-	})
-	stopped := context.AfterFunc(r.stopping, func() { cancel(context.Cause(r.stopping)) })
-	ctx, expire := context.WithTimeoutCause(ctx, d, ErrDeadline)
-	return ctx, gone, func() { unlink(); stopped(); expire(); cancel(context.Canceled) }
-}
-
-// removed tells whether the server ended the connection because this agent, or this key of
-// it, was removed: what it runs loses its ground then, unlike with a connection that failed.
-func removed(cause error) bool {
+// isCut tells that a context ended with its connection, which says nothing of the call.
+// When the server ended the connection because this agent, or this key of it, was removed,
+// what it runs has lost its ground, and that's a cancel.
+func isCut(cause error) bool {
 	var ce *protocol.CloseError
-	return errors.As(cause, &ce) && ce.Code == protocol.CloseRemoved
-}
-
-// report sends progress until stop is closed.
-func report(c *Call, progress func(string), stop <-chan struct{}) {
-	tick := time.NewTicker(every)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-			progress(Clean(c.line(), 512))
-		case <-stop:
-			return
-		}
-	}
-}
-
-// Ended is the error of a call whose context ended: cancelled or timed_out. what says in
-// a clause what became of the work ("the process tree was killed").
-func Ended(ctx context.Context, what string) *protocol.Error {
-	cause := context.Cause(ctx)
-	if errors.Is(cause, ErrDeadline) || errors.Is(cause, context.DeadlineExceeded) {
-		return protocol.Errorf(protocol.CodeTimedOut, "the time limit passed; %s", what)
-	}
-	var ce *mux.CancelError
-	if errors.As(cause, &ce) && ce.Reason != "" {
-		return protocol.Errorf(protocol.CodeCancelled, "cancelled (%s); %s", Clean(ce.Reason, 200), what)
-	}
-	return protocol.Errorf(protocol.CodeCancelled, "cancelled; %s", what)
-}
-
-// wire makes any error fit to travel.
-func (r *Runner) wire(err error, log *slog.Logger) *protocol.Error {
-	var pe *protocol.Error
-	var ce *mux.CancelError
-	switch {
-	case errors.As(err, &pe):
-		return pe
-	case errors.As(err, &ce):
-		return protocol.Errorf(protocol.CodeCancelled, "%s, and the work was ended", Clean(ce.Error(), 250))
-	case errors.Is(err, ErrDeadline), errors.Is(err, context.DeadlineExceeded):
-		return protocol.Errorf(protocol.CodeTimedOut, "the time limit passed and the work was ended")
-	case errors.Is(err, context.Canceled):
-		return protocol.Errorf(protocol.CodeCancelled, "cancelled, and the work was ended")
-	}
-	log.Error("capability failed inside", "err", err)
-	return protocol.Errorf(protocol.CodeInternal, "the capability failed inside; the agent's log says more")
-}
-
-// Boot names this runner's memory of calls: see protocol.Resume.
-func (r *Runner) Boot() string { return r.mem.name(r.boot) }
-
-// Fates implements mux.Resumer.
-func (r *Runner) Fates(ids []string) protocol.Resume {
-	out := protocol.Resume{Type: protocol.TypeResume}
-	for _, id := range ids {
-		out.States = append(out.States, protocol.ResumeState{ID: id, State: r.mem.fate(id)})
-	}
-	out.Boot = r.mem.name(r.boot)
-	return out
-}
-
-// Rejoin implements mux.Resumer.
-func (r *Runner) Rejoin(context.Context, string, *mux.Work) *protocol.Response {
-	return &protocol.Response{Error: protocol.Errorf(protocol.CodeOutcomeUnknown, "its result isn't kept")}
+	return errors.Is(cause, protocol.ErrCut) && (!errors.As(cause, &ce) || ce.Code != protocol.CloseRemoved)
 }
 
 func shown(name string) string { return Clean(strings.TrimSpace(name), 64) }

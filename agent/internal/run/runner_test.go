@@ -15,6 +15,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/drover-fleet/drover/agent/internal/journal"
 	"github.com/drover-fleet/drover/agent/internal/run"
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/protocol/capability"
@@ -29,11 +30,13 @@ type fixture struct {
 
 type execFunc func(context.Context, *run.Call, capability.ShellExecIn) (capability.ProcessOut, error)
 
-func newFixture(fn execFunc) *fixture {
+func newFixture(fn execFunc) *fixture { return newFixtureOn(nil, fn) }
+
+func newFixtureOn(j *journal.Journal, fn execFunc) *fixture {
 	reg := &run.Registry{}
 	run.Bind(reg, capability.ShellExec, fn)
 	id := run.Identity{Fingerprint: protocol.Fingerprint(ed25519.NewKeyFromSeed(make([]byte, 32)).Public().(ed25519.PublicKey)), Generation: 3}
-	return &fixture{run.New(reg, id, slog.New(slog.DiscardHandler)), id}
+	return &fixture{run.New(reg, id, j, slog.New(slog.DiscardHandler)), id}
 }
 
 func (f *fixture) request(id string) *protocol.Request {
@@ -158,7 +161,6 @@ func TestReservedMembersAndUnknownToolsAreUnsupported(t *testing.T) {
 	for name, set := range map[string]func(r *protocol.Request){
 		"approval":          func(r *protocol.Request) { r.Approval = &protocol.Approval{} },
 		"approval_required": func(r *protocol.Request) { r.ApprovalRequired = &protocol.ApprovalRequired{} },
-		"not_after":         func(r *protocol.Request) { r.NotAfterMS = 5 },
 		"tool_version":      func(r *protocol.Request) { r.ToolVersion = 1 },
 		"traceparent":       func(r *protocol.Request) { r.Traceparent = "00-…" },
 		"fs_read":           func(r *protocol.Request) { r.Tool = "fs_read" },
@@ -251,7 +253,7 @@ func TestACutConnectionDoesNotEndTheWork(t *testing.T) {
 		if d := time.Since(began); d != time.Second {
 			t.Errorf("held the dead connection for %v", d)
 		}
-		if diff := cmp.Diff([]protocol.ResumeState{{ID: "one", State: "running"}, {ID: "two", State: "unseen"}}, f.Fates([]string{"one", "two"}).States); diff != "" {
+		if diff := cmp.Diff([]protocol.ResumeState{{ID: "one", State: "running", AgoMS: 1000}, {ID: "two", State: "unseen"}}, f.Fates([]string{"one", "two"}).States); diff != "" {
 			t.Error(diff)
 		}
 		time.Sleep(30 * time.Second)
@@ -261,7 +263,8 @@ func TestACutConnectionDoesNotEndTheWork(t *testing.T) {
 		}
 		synctest.Wait()
 		after := f.Fates([]string{"one"})
-		if diff := cmp.Diff([]protocol.ResumeState{{ID: "one", State: "done"}}, after.States); diff != "" || after.Boot == "" {
+		exit := 0
+		if diff := cmp.Diff([]protocol.ResumeState{{ID: "one", State: "done", AgoMS: 31_000, Ended: true, ExitCode: &exit}}, after.States); diff != "" || after.Boot != f.Boot() {
 			t.Error(diff, after.Boot)
 		}
 		// What the server was told is unseen never starts, however late it comes.

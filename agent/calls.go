@@ -1,0 +1,48 @@
+package agent
+
+import (
+	"log/slog"
+	"sync"
+
+	"github.com/drover-fleet/drover/agent/internal/capability"
+	"github.com/drover-fleet/drover/agent/internal/journal"
+)
+
+// openJournal opens the journal of calls, or makes it. A host on which that fails, with a
+// full disk for instance, is served all the same: that's when its operators are needed. A
+// journal in memory claims nothing that it can't know.
+func openJournal(dir string, log *slog.Logger) *journal.Journal {
+	j, err := journal.Open(journal.Options{Dir: dir})
+	if err != nil {
+		log.Error("the journal of calls can't be opened; until the agent is started with a working one, a call that a restart cuts short ends as outcome_unknown, and its processes go on", "error", err)
+		return journal.Memory()
+	}
+	if at := j.Aside(); at != "" {
+		log.Error("the journal of calls was damaged; a new one is used, and calls that were open end as outcome_unknown", "set_aside", at)
+	}
+	return j
+}
+
+func closeJournal(j *journal.Journal, log *slog.Logger) {
+	if err := j.Close(); err != nil {
+		log.Error("the journal of calls can't be closed", "error", err)
+	}
+}
+
+// endLeftovers settles the calls that an earlier agent on this state folder began and didn't
+// see the end of: what's left of their processes is ended, and they are lost. Jobs go on. It
+// takes no time when there are none, else some seconds.
+func endLeftovers(j *journal.Journal, log *slog.Logger) {
+	var wg sync.WaitGroup
+	for _, id := range j.Open() {
+		wg.Go(func() {
+			killed := capability.KillLeftovers(func(callID string) bool { return journal.IDOf(callID) == id })
+			e, _ := j.Find(id)
+			log.Warn("a call was cut short by the end of the last agent", "tool", e.Tool, "began", e.Began, "ended_processes", killed)
+			if err := j.Lose(id, len(killed)); err != nil {
+				log.Error("the journal of calls can't be written", "error", err)
+			}
+		})
+	}
+	wg.Wait()
+}

@@ -1,0 +1,251 @@
+package run
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"runtime/debug"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/drover-fleet/drover/agent/internal/journal"
+	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/capability"
+	"github.com/drover-fleet/drover/protocol/mux"
+)
+
+// flight is one call that was taken up, until its response is made. It isn't bound to the
+// connection that it came over.
+type flight struct {
+	req  *protocol.Request
+	id   journal.ID
+	came time.Time
+	log  *slog.Logger
+	conn context.Context // of the connection that it came over
+	work *mux.Work       // its way back over that connection
+
+	call      Call
+	ctx       context.Context // of the work; its deadline apart
+	cancel    context.CancelCauseFunc
+	streaming atomic.Bool // it passes bytes over its connection
+
+	// done is closed when resp is there: the work has ended. late is closed when the work
+	// hasn't ended though it was told to; then overdue is what there's to say.
+	done, late    chan struct{}
+	resp, overdue *protocol.Response
+}
+
+func (r *Runner) newFlight(ctx context.Context, req *protocol.Request, w *mux.Work) *flight {
+	f := &flight{req: req, id: journal.IDOf(req.ID), came: time.Now(), conn: ctx, work: w, done: make(chan struct{}), late: make(chan struct{}),
+		log: r.log.With("call", req.ID, "tool", req.Tool, "principal", req.Caller.Principal)}
+	f.call.ID, f.call.Caller, f.call.journal, f.call.flight = req.ID, req.Caller, r.journal, f
+	f.ctx, f.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
+	return f
+}
+
+// launch runs the capability in a slot that's taken already.
+func (r *Runner) launch(f *flight, fn func(context.Context, *Call) (any, error)) {
+	unstop := context.AfterFunc(r.stopping, func() { f.cancel(context.Cause(r.stopping)) })
+	// The deadline is kept by the monotonic clock.
+	left := time.Duration(f.req.DeadlineMS)*time.Millisecond - time.Since(f.came)
+	ctx, expire := context.WithTimeoutCause(f.ctx, left, ErrDeadline)
+	onTime := context.AfterFunc(ctx, func() { f.overtime(ctx) })
+	go func() {
+		out, err := f.run(ctx, fn)
+		onTime()
+		unstop()
+		expire()
+		resp := f.response(out, err)
+		if err := r.journal.End(f.id, exitOf(out)); err != nil {
+			f.log.Error("the journal can't be written; after a restart this call counts as lost", "err", err)
+		}
+		r.finish(f, resp, func() { <-r.slots })
+	}()
+}
+
+// run calls the capability; a panic fails its call alone.
+func (f *flight) run(ctx context.Context, fn func(context.Context, *Call) (any, error)) (out any, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			f.log.Error("capability panicked", "panic", p, "stack", string(debug.Stack()))
+			out, err = nil, protocol.Errorf(protocol.CodeInternal, "the capability failed inside; the agent's log says more")
+		}
+	}()
+	return fn(ctx, &f.call)
+}
+
+// exitOf is the exit code of a command that ended by itself, for the journal.
+func exitOf(out any) *int {
+	if p, ok := out.(capability.ProcessOut); ok && p.ExitCode >= 0 {
+		return &p.ExitCode
+	}
+	return nil
+}
+
+// overtime waits, once the call was told to end, for the capability to return, and says
+// what's known when it doesn't.
+func (f *flight) overtime(ctx context.Context) {
+	timer := time.NewTimer(grace)
+	defer timer.Stop()
+	select {
+	case <-f.done:
+	case <-timer.C:
+		f.log.Error("the capability didn't end with its call", "cause", context.Cause(ctx))
+		f.overdue = f.response(nil, protocol.Errorf(protocol.CodeOutcomeUnknown,
+			"it didn't end within %d s of being told to: the host may be stuck on a disk or a network file system, and it may still take effect", int(grace.Seconds())))
+		close(f.late)
+	}
+}
+
+// finish publishes and keeps the response of a call that was taken up. release, if not
+// nil, gives its slot back: before the answer, so that whoever gets that can use the slot.
+func (r *Runner) finish(f *flight, resp *protocol.Response, release func()) {
+	f.resp = resp
+	f.cancel(nil)
+	r.mu.Lock()
+	delete(r.live, f.id.Hash)
+	r.kept.put(f.id, resp)
+	if !r.pruning {
+		r.pruning = true
+		time.AfterFunc(keptTime, r.prune)
+	}
+	r.mu.Unlock()
+	if release != nil {
+		release()
+	}
+	close(f.done)
+}
+
+// prune lets go of responses whose time is over, as long as there are any.
+func (r *Runner) prune() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	next := r.kept.prune()
+	if r.pruning = !next.IsZero(); r.pruning {
+		time.AfterFunc(time.Until(next), r.prune)
+	}
+}
+
+// wait waits for a call's end on behalf of one connection: it passes progress on, and a
+// cancel from there to the call. When the connection ends, so does the wait; nobody hears
+// the response then.
+func (r *Runner) wait(ctx context.Context, f *flight, w *mux.Work) *protocol.Response {
+	if f.req.Progress {
+		tell, told := make(chan struct{}), make(chan struct{})
+		go func() { defer close(told); report(&f.call, w.Progress, tell) }()
+		defer func() { close(tell); <-told }()
+	}
+	select {
+	case <-f.done:
+		return f.resp
+	case <-f.late:
+		return f.latest()
+	case <-ctx.Done():
+	}
+	cause := context.Cause(ctx)
+	if isCut(cause) {
+		if ctx == f.conn && f.streaming.Load() {
+			f.cancel(cause)
+		}
+		return &protocol.Response{Error: protocol.Errorf(protocol.CodeOutcomeUnknown, "the connection ended; the call goes on to its deadline")}
+	}
+	f.cancel(cause)
+	select {
+	case <-f.done:
+		return f.resp
+	case <-f.late:
+		return f.latest()
+	}
+}
+
+// latest is what there's to say of a call that was late: its response if it came after all.
+func (f *flight) latest() *protocol.Response {
+	select {
+	case <-f.done:
+		return f.resp
+	default:
+		return f.overdue
+	}
+}
+
+// report sends progress until stop is closed.
+func report(c *Call, progress func(string), stop <-chan struct{}) {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			progress(Clean(c.line(), 512))
+		case <-stop:
+			return
+		}
+	}
+}
+
+// response makes a call's response and logs its end.
+func (f *flight) response(out any, err error) *protocol.Response {
+	resp := &protocol.Response{Type: protocol.TypeResponse, ID: f.req.ID}
+	if out != nil {
+		b, jerr := json.Marshal(out)
+		switch {
+		case jerr != nil:
+			f.log.Error("result can't be encoded", "err", jerr)
+			err = protocol.Errorf(protocol.CodeInternal, "the result could not be encoded; the agent's log says more")
+		case len(b) > protocol.MaxFrame-4096:
+			err = protocol.Errorf(protocol.CodeTooLarge, "the result has %d bytes, more than an answer holds; ask for less at once", len(b))
+		default:
+			resp.Result = b
+		}
+	}
+	if err != nil {
+		resp.Error = wire(err, f.log)
+	}
+	took := time.Since(f.came)
+	resp.TookUS = max(1, took.Microseconds())
+	attrs := []any{"took", took.Round(100 * time.Microsecond)}
+	if isCut(context.Cause(f.conn)) {
+		attrs = append(attrs, "cut", true)
+	}
+	if resp.Error != nil {
+		attrs = append(attrs, "code", resp.Error.Code, "reason", resp.Error.Reason)
+	}
+	f.log.Info("call", attrs...)
+	return resp
+}
+
+// Ended is the error of a call whose context ended: cancelled or timed_out. what says in
+// a clause what became of the work ("the process tree was killed").
+func Ended(ctx context.Context, what string) *protocol.Error {
+	cause := context.Cause(ctx)
+	if errors.Is(cause, ErrDeadline) || errors.Is(cause, context.DeadlineExceeded) {
+		return protocol.Errorf(protocol.CodeTimedOut, "the time limit passed; %s", what)
+	}
+	var ce *mux.CancelError
+	if errors.As(cause, &ce) && ce.Reason != "" {
+		return protocol.Errorf(protocol.CodeCancelled, "cancelled (%s); %s", Clean(ce.Reason, 200), what)
+	}
+	if isCut(cause) {
+		return protocol.Errorf(protocol.CodeCancelled, "the connection that its bytes went over was cut; %s", what)
+	}
+	return protocol.Errorf(protocol.CodeCancelled, "cancelled; %s", what)
+}
+
+// wire makes any error fit to travel.
+func wire(err error, log *slog.Logger) *protocol.Error {
+	var pe *protocol.Error
+	var ce *mux.CancelError
+	switch {
+	case errors.As(err, &pe):
+		return pe
+	case errors.As(err, &ce):
+		return protocol.Errorf(protocol.CodeCancelled, "%s, and the work was ended", Clean(ce.Error(), 250))
+	case errors.Is(err, ErrDeadline), errors.Is(err, context.DeadlineExceeded):
+		return protocol.Errorf(protocol.CodeTimedOut, "the time limit passed and the work was ended")
+	case errors.Is(err, context.Canceled):
+		return protocol.Errorf(protocol.CodeCancelled, "cancelled, and the work was ended")
+	}
+	log.Error("capability failed inside", "err", err)
+	return protocol.Errorf(protocol.CodeInternal, "the capability failed inside; the agent's log says more")
+}
