@@ -14,7 +14,10 @@ import (
 )
 
 // RefusedError is a server's refusal in the handshake.
-type RefusedError struct{ protocol.Refuse }
+type RefusedError struct {
+	protocol.Refuse
+	proven bool // the server had proved its key before
+}
 
 // Error implements error.
 func (e *RefusedError) Error() string {
@@ -124,6 +127,9 @@ func (l *Link) shake(ctx context.Context, conn *wsconn.Conn) (*welcomed, error) 
 	}
 	w := &welcomed{facts: facts, short: short}
 	if err := readFrame(ctx, conn, protocol.TypeWelcome, &w.Welcome); err != nil {
+		if r := (*RefusedError)(nil); errors.As(err, &r) {
+			r.proven = true
+		}
 		return nil, err
 	}
 	return w, l.checkWelcome(w, server)

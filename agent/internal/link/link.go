@@ -55,6 +55,9 @@ type Options struct {
 	// Connected, if not nil, is called after each handshake, before the session's first
 	// frame is read. It must not block.
 	Connected func(Connection)
+	// Removed, if not nil, is called each time the server, having proved its key, says that
+	// this agent was removed or its key replaced. It must not block.
+	Removed func()
 	// MinBackoff and MaxBackoff bound the waiting between attempts: protocol.Backoff's when zero.
 	MinBackoff, MaxBackoff time.Duration
 }
@@ -103,11 +106,25 @@ func (l *Link) Run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			break
 		}
+		if removed(err) && l.opt.Removed != nil {
+			l.opt.Removed()
+		}
 		wait := l.backoff.Next(end, mrand.Int64N)
 		l.news.down(err, wait)
 		l.pause(ctx, wait, end.Asked)
 	}
 	return nil
+}
+
+// removed tells whether a connection failed or ended because this agent, or its key, was
+// removed. Only a server that has proved its key can say so.
+func removed(err error) bool {
+	var ce *protocol.CloseError
+	var r *RefusedError
+	if errors.As(err, &r) {
+		return r.proven && (r.Reason == "removed" || r.Reason == "generation")
+	}
+	return errors.As(err, &ce) && ce.Code == protocol.CloseRemoved
 }
 
 // pause waits, the part that the server asked for by the wall clock: a host that was asleep

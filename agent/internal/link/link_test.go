@@ -386,7 +386,7 @@ func TestWhatTheServerAskedFor(t *testing.T) {
 		asked time.Duration
 		told  bool
 	}{
-		"removed": {&RefusedError{protocol.Refuse{Reason: "removed", RetryAfterMS: time.Hour.Milliseconds()}}, time.Hour, false},
+		"removed": {&RefusedError{Refuse: protocol.Refuse{Reason: "removed", RetryAfterMS: time.Hour.Milliseconds()}}, time.Hour, false},
 		"busy":    {&wsconn.DialError{Status: 503, RetryAfter: 5 * time.Second}, 5 * time.Second, false},
 		"proxy":   {&ProxyError{Status: 503, RetryAfter: 7 * time.Second}, 7 * time.Second, false},
 		"goodbye": {&goodbyeError{retry: 3 * time.Second}, 3 * time.Second, true},
