@@ -139,8 +139,8 @@ func (r *Registry) CloseAgent(id fleet.AgentID, code int, reason string) bool {
 }
 
 // Drain ends every tunnel in order and refuses new ones: the server stops. retryAfter
-// gives each agent its own time to come back.
-func (r *Registry) Drain(reason string, retryAfter func() time.Duration) {
+// gives the i-th of n agents its own time to come back.
+func (r *Registry) Drain(reason string, retryAfter func(i, n int) time.Duration) {
 	r.mu.Lock()
 	r.drained = true
 	all := make([]Entry, 0, len(r.entries))
@@ -148,7 +148,7 @@ func (r *Registry) Drain(reason string, retryAfter func() time.Duration) {
 		all = append(all, e)
 	}
 	r.mu.Unlock()
-	for _, e := range all {
-		e.Session.Goodbye(reason, retryAfter())
+	for i, e := range all {
+		e.Session.Goodbye(reason, retryAfter(i, len(all)))
 	}
 }

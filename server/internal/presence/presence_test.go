@@ -92,7 +92,7 @@ func TestCloseAgentAndDrain(t *testing.T) {
 	if r.CloseAgent("c", 4410, "x") || !r.CloseAgent("a", 4410, "removed") || a.Session.Alive() || !b.Session.Alive() {
 		t.Error("close")
 	}
-	r.Drain("restart", func() time.Duration { return time.Second })
+	r.Drain("restart", func(int, int) time.Duration { return time.Second })
 	<-b.Session.(*mux.Session).Done()
 	if _, ok := r.Register(entry(t, "d", 1, 1)); ok {
 		t.Error("registered after the drain")

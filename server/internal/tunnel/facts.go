@@ -15,6 +15,7 @@ func cleanFacts(f protocol.Facts) protocol.Facts {
 		Arch:         text.Line(f.Arch, 256),
 		RunAs:        text.Line(f.RunAs, 256),
 		AgentVersion: text.Line(f.AgentVersion, 256),
+		ClockAheadMS: min(max(f.ClockAheadMS, -maxSkewMS), maxSkewMS),
 	}
 	for i, root := range f.Roots {
 		if i == protocol.MaxRoots {
@@ -24,6 +25,9 @@ func cleanFacts(f protocol.Facts) protocol.Facts {
 	}
 	return out
 }
+
+// maxSkewMS bounds how much a clock may differ, in milliseconds: a hundred years.
+const maxSkewMS = 100 * 365 * 24 * 3600 * 1000
 
 // badCapabilities tells what is wrong with a list of capabilities, or "". Unlike texts,
 // names are never repaired: a list of tools is made of them.

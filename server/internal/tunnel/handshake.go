@@ -3,9 +3,10 @@ package tunnel
 import (
 	"context"
 	"crypto/ed25519"
-	"crypto/rand"
+	crand "crypto/rand"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"sync/atomic"
 	"time"
 
@@ -22,6 +23,7 @@ type peer struct {
 	id         fleet.AgentID
 	generation int64
 	epoch      int64
+	version    int // of the protocol
 	session    *mux.Session
 	facts      factsBox
 	ready      atomic.Bool // Config.Online was told
@@ -42,16 +44,23 @@ func refuse(code protocol.Code, reason string, retry time.Duration, format strin
 
 // Waiting times that refusals ask for.
 const (
-	retrySoon    = 5 * time.Second
 	retryLater   = 5 * time.Minute
 	retryRemoved = time.Hour
 )
 
-// handshake makes a known agent of a connection, or tells with what to close it.
-func (s *Server) handshake(conn *wsconn.Conn, remote string) (p *peer, code int, reason string) {
-	ctx, cancel := context.WithTimeout(s.ctx, protocol.HandshakeTimeout)
+// busy asks an agent to come back in a moment, each at another time.
+func busy(err error, message string) *refusal {
+	r := refuse(protocol.CodeUnavailable, "busy", 3*time.Second+rand.N(5*time.Second), "%s; come back in a moment", message)
+	r.err = err
+	return r
+}
+
+// handshake makes a known agent of a connection, or tells with what to close it. ctx ends
+// with the connection's place.
+func (s *Server) handshake(ctx context.Context, place *ticket, conn *wsconn.Conn, remote string) (p *peer, code int, reason string) {
+	ctx, cancel := context.WithTimeout(ctx, protocol.HandshakeTimeout)
 	defer cancel()
-	var h greeting
+	h := greeting{place: place}
 	p, err := s.greet(ctx, conn, &h)
 	if err == nil {
 		return p, 0, ""
@@ -59,6 +68,9 @@ func (s *Server) handshake(conn *wsconn.Conn, remote string) (p *peer, code int,
 	log := s.cfg.Log.With("remote", remote, "agent", text.Line(h.hello.AgentID, 64))
 	var r *refusal
 	if !errors.As(err, &r) {
+		if cause := context.Cause(ctx); errors.Is(cause, errShed) {
+			err = cause
+		}
 		log.Info("handshake failed", "error", text.Line(err.Error(), 256))
 		return nil, 0, ""
 	}
@@ -71,6 +83,7 @@ func (s *Server) handshake(conn *wsconn.Conn, remote string) (p *peer, code int,
 
 // greeting is what one handshake knows so far.
 type greeting struct {
+	place   *ticket
 	hello   protocol.Hello
 	raw     []byte // the hello's bytes, which the signatures cover
 	id      fleet.AgentID
@@ -90,16 +103,18 @@ func (s *Server) greet(ctx context.Context, conn *wsconn.Conn, h *greeting) (*pe
 		return nil, err
 	}
 	if !s.locks.lock(ctx, h.id) {
-		return nil, refuse(protocol.CodeUnavailable, "busy", retrySoon, "another connection of this agent is being set up")
+		return nil, busy(nil, "another connection of this agent is being set up")
 	}
 	defer s.locks.unlock(h.id)
 	return s.welcome(ctx, conn, h)
 }
 
 func (s *Server) readHello(ctx context.Context, conn *wsconn.Conn, h *greeting) error {
-	if err := read(ctx, conn, protocol.TypeHello, &h.hello, &h.raw); err != nil {
+	raw, err := h.read(ctx, conn, protocol.TypeHello, &h.hello)
+	if err != nil {
 		return err
 	}
+	h.raw = raw
 	id, ok := fleet.ParseAgentID(h.hello.AgentID)
 	switch {
 	case !ok:
@@ -123,18 +138,16 @@ func (s *Server) readHello(ctx context.Context, conn *wsconn.Conn, h *greeting) 
 func (s *Server) prove(ctx context.Context, conn *wsconn.Conn, h *greeting) error {
 	agent, key, removed, err := s.cfg.Store.AgentForTunnel(ctx, h.id, h.hello.Generation)
 	if err != nil {
-		r := refuse(protocol.CodeUnavailable, "busy", retrySoon, "the server's database doesn't answer; come back in a moment")
-		r.err = err
-		return r
+		return busy(err, "the server's database doesn't answer")
 	}
 	h.agent, h.removed = agent, removed
 	known := agent != nil && len(key) == ed25519.PublicKeySize
 	if !known {
 		key = make(ed25519.PublicKey, ed25519.PublicKeySize)
-		rand.Read(key)
+		crand.Read(key)
 	}
 	nonce := make([]byte, protocol.NonceSize)
-	rand.Read(nonce)
+	crand.Read(nonce)
 	if _, err := protocol.UnB64(h.hello.Nonce, protocol.NonceSize); err != nil {
 		return refuse(protocol.CodeBadArgs, "malformed", retryLater, "the hello's nonce must be %d bytes in base64url", protocol.NonceSize)
 	}
@@ -145,7 +158,7 @@ func (s *Server) prove(ctx context.Context, conn *wsconn.Conn, h *greeting) erro
 		return err
 	}
 	var auth protocol.Auth
-	if err := read(ctx, conn, protocol.TypeAuth, &auth, nil); err != nil {
+	if _, err := h.read(ctx, conn, protocol.TypeAuth, &auth); err != nil {
 		return err
 	}
 	sig, err := protocol.UnB64(auth.Signature, ed25519.SignatureSize)
@@ -159,7 +172,7 @@ func (s *Server) prove(ctx context.Context, conn *wsconn.Conn, h *greeting) erro
 // admissible refuses, by name, an agent that has proved its key.
 func (s *Server) admissible(h *greeting) error {
 	if h.removed {
-		return refuse(protocol.CodeDenied, "removed", retryRemoved, "agent %s was removed by an operator; its id isn't used again", h.id)
+		return refuse(protocol.CodeDenied, "removed", retryRemoved, "agent %s was removed by an operator, and its id isn't used again; to have this host back, enrol it under a new id (drover-agent enroll --replace), else uninstall the agent", h.id)
 	}
 	if h.agent.Generation != h.hello.Generation {
 		return refuse(protocol.CodeUnauthenticated, "generation", retryRemoved,
@@ -176,20 +189,30 @@ func (s *Server) admissible(h *greeting) error {
 }
 
 // displace decides about an agent that is connected already: the same process or a dead
-// connection gives way, another living process doesn't.
+// connection gives way, another living process doesn't. A process that was refused so stays
+// out for a while after the first one was seen last: else a copy would take over while the
+// first one is being restarted, and the first one would be the copy from then on.
 func (s *Server) displace(ctx context.Context, h *greeting) (presence.Entry, error) {
-	old, ok := s.cfg.Presence.Lookup(h.id)
-	if !ok || old.Generation != h.hello.Generation || old.Instance == h.hello.Instance {
+	old, online := s.cfg.Presence.Lookup(h.id)
+	if online && (old.Generation != h.hello.Generation || old.Instance == h.hello.Instance) {
 		return old, nil
 	}
-	wait, cancel := context.WithTimeout(ctx, duplicateWait)
-	defer cancel()
-	if old.Session.Ping(wait) != nil {
-		return old, nil
+	if online {
+		wait, cancel := context.WithTimeout(ctx, duplicateWait)
+		defer cancel()
+		if old.Session.Ping(wait) == nil {
+			until := time.Now().Add(quarantineTime)
+			s.marks.copy(h.id, h.hello.Instance, until)
+			s.quarantine(h.id, "duplicate", until)
+			return old, refuse(protocol.CodeConflict, "duplicate", retryLater,
+				"agent %s is connected from another process with the same key; a copied state folder needs its own: drover enroll create", h.id)
+		}
 	}
-	s.quarantine(h.id, "duplicate", time.Now().Add(quarantineTime))
-	return old, refuse(protocol.CodeConflict, "duplicate", retryLater,
-		"agent %s is connected from another process with the same key; a copied state folder needs its own: drover enroll create", h.id)
+	if left := s.marks.copied(h.id, h.hello.Instance, time.Now()); left > 0 {
+		return old, refuse(protocol.CodeConflict, "duplicate", left,
+			"agent %s was connected from another process with the same key not long ago, which may come back; this one isn't let in for %s", h.id, left.Round(time.Second))
+	}
+	return old, nil
 }
 
 func (s *Server) welcome(ctx context.Context, conn *wsconn.Conn, h *greeting) (*peer, error) {
@@ -199,9 +222,7 @@ func (s *Server) welcome(ctx context.Context, conn *wsconn.Conn, h *greeting) (*
 	}
 	epoch, forked, err := s.cfg.Store.NextEpoch(ctx, h.id, h.hello.Generation, h.hello.Instance, h.hello.LastEpoch)
 	if err != nil {
-		r := refuse(protocol.CodeUnavailable, "busy", retrySoon, "the connection couldn't be recorded; come back in a moment")
-		r.err = err
-		return nil, r
+		return nil, busy(err, "the connection couldn't be recorded")
 	}
 	if forked {
 		s.quarantine(h.id, "forked", time.Time{})
@@ -211,14 +232,18 @@ func (s *Server) welcome(ctx context.Context, conn *wsconn.Conn, h *greeting) (*
 	if old.Session != nil {
 		old.Session.Close(protocol.CloseReplaced, "a newer connection of this agent took over")
 	}
-	// Before it counts as online: the first call must find what the agent offers.
-	if err := s.cfg.Store.UpdateFacts(ctx, h.id, epoch, cleanFacts(h.hello.Facts), h.hello.Capabilities); err != nil {
-		r := refuse(protocol.CodeUnavailable, "busy", retrySoon, "the connection couldn't be recorded; come back in a moment")
-		r.err = err
-		return nil, r
+	p := &peer{id: h.id, generation: h.hello.Generation, epoch: epoch, version: h.version}
+	facts := cleanFacts(h.hello.Facts)
+	facts.ClockAheadMS = 0
+	if h.version >= 2 { // it tells after the welcome, usually the same as last time
+		facts.ClockAheadMS = h.agent.Facts.ClockAheadMS
 	}
-	p := &peer{id: h.id, generation: h.hello.Generation, epoch: epoch}
-	s.prepare(p, conn, h.version)
+	p.facts.heard(&protocol.FactsUpdate{Facts: facts, Capabilities: h.hello.Capabilities})
+	// Before it counts as online: the first call must find what the agent offers.
+	if err := s.cfg.Store.UpdateFacts(ctx, h.id, epoch, facts, h.hello.Capabilities); err != nil {
+		return nil, busy(err, "the connection couldn't be recorded")
+	}
+	s.prepare(p, conn)
 	// Calls that come from here on wait in the session until the welcome is out.
 	_, ok := s.cfg.Presence.Register(presence.Entry{Agent: h.id, Generation: h.hello.Generation, Epoch: epoch,
 		Instance: h.hello.Instance, Since: time.Now(), Session: p.session})
@@ -249,10 +274,10 @@ func (s *Server) welcomeFrame(version int, epoch int64) *protocol.Welcome {
 }
 
 // prepare makes the peer's session. It's registered before Run; calls wait meanwhile.
-func (s *Server) prepare(p *peer, conn *wsconn.Conn, version int) {
+func (s *Server) prepare(p *peer, conn *wsconn.Conn) {
 	p.session = mux.New(conn, mux.Config{
 		KeepAlive: s.cfg.KeepAlive,
-		Version:   version,
+		Version:   p.version,
 		Notify:    func(f any) { s.onFrame(p, f) },
 		Ended:     func(error) { s.cfg.Presence.Unregister(p.id, p.epoch) },
 	})
@@ -266,21 +291,20 @@ func (s *Server) write(ctx context.Context, conn *wsconn.Conn, frame any) error 
 	return conn.Write(ctx, false, b)
 }
 
-// read reads one frame of the handshake. raw, if not nil, gets a copy of its bytes.
-func read(ctx context.Context, conn *wsconn.Conn, want protocol.Type, v any, raw *[]byte) error {
+// read reads one frame of the handshake and returns a copy of its bytes.
+func (h *greeting) read(ctx context.Context, conn *wsconn.Conn, want protocol.Type, v any) ([]byte, error) {
+	h.place.waiting(true)
 	bin, msg, err := conn.Read(ctx)
+	h.place.waiting(false)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	t, err := protocol.PeekType(msg)
 	if bin || err != nil || t != want {
-		return refuse(protocol.CodeBadArgs, "malformed", retryLater, "expected a %s frame", want)
+		return nil, refuse(protocol.CodeBadArgs, "malformed", retryLater, "expected a %s frame", want)
 	}
 	if err := protocol.DecodeInto(msg, v); err != nil {
-		return refuse(protocol.CodeBadArgs, "malformed", retryLater, "the %s frame: %v", want, err)
+		return nil, refuse(protocol.CodeBadArgs, "malformed", retryLater, "the %s frame: %v", want, err)
 	}
-	if raw != nil {
-		*raw = append([]byte(nil), msg...)
-	}
-	return nil
+	return append([]byte(nil), msg...), nil
 }

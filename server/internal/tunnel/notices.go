@@ -2,9 +2,12 @@ package tunnel
 
 import (
 	"context"
+	"crypto/sha256"
 	"log/slog"
 	"sync"
 	"time"
+
+	"github.com/go-json-experiment/json"
 
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/protocol/text"
@@ -18,7 +21,32 @@ type factsBox struct {
 	writing bool
 	due     time.Time // when the allowance is whole again
 	logs    logGauge
+
+	digest    [sha256.Size]byte // of what was heard last, but for the clock
+	clock     int64             // as it was heard last, in ms
+	clockTold bool              // a log line named it
 }
+
+// heard notes facts, and tells whether they're new. A clock that differs by a second more
+// or less isn't: it's measured anew for each connection, and each writing is a change that
+// every replica reads.
+func (b *factsBox) heard(f *protocol.FactsUpdate) bool {
+	clock := f.Facts.ClockAheadMS
+	plain := *f
+	plain.Facts.ClockAheadMS = 0
+	raw, err := json.Marshal(&plain, json.Deterministic(true))
+	digest := sha256.Sum256(raw)
+	if d := clock - b.clock; err == nil && digest == b.digest && d > -clockSteady && d < clockSteady {
+		return false
+	}
+	b.digest, b.clock = digest, clock
+	return true
+}
+
+const (
+	clockSteady = 2000        // ms
+	clockSkew   = time.Minute // is worth a line
+)
 
 // An agent's facts are written at once up to three times, then once in factsEvery.
 const (
@@ -53,7 +81,7 @@ func (s *Server) onFrame(p *peer, f any) {
 
 // ready tells, once, that an agent's earlier calls can be asked for.
 func (s *Server) ready(p *peer) {
-	if p.ready.CompareAndSwap(false, true) && s.cfg.Online != nil {
+	if p.session.Alive() && p.ready.CompareAndSwap(false, true) && s.cfg.Online != nil {
 		s.cfg.Online(p.id, p.generation)
 	}
 }
@@ -74,11 +102,31 @@ func (s *Server) acknowledge(p *peer) {
 func (s *Server) hear(p *peer, facts protocol.Facts, caps []protocol.Capability) {
 	p.facts.mu.Lock()
 	defer p.facts.mu.Unlock()
-	p.facts.latest = &protocol.FactsUpdate{Facts: cleanFacts(facts), Capabilities: caps}
+	f := &protocol.FactsUpdate{Facts: cleanFacts(facts), Capabilities: caps}
+	if p.version < 2 {
+		f.Facts.ClockAheadMS = 0
+	}
+	s.skewed(p, time.Duration(f.Facts.ClockAheadMS)*time.Millisecond)
+	if !p.facts.heard(f) {
+		return
+	}
+	p.facts.latest = f
 	if !p.facts.writing {
 		p.facts.writing = true
 		s.all.Go(func() { s.writeFacts(p) })
 	}
+}
+
+// skewed says once for each connection that an agent's clock differs. Nothing goes by it:
+// times in the record are the server's, deadlines are time remaining.
+func (s *Server) skewed(p *peer, ahead time.Duration) {
+	if p.facts.clockTold || ahead.Abs() <= clockSkew {
+		return
+	}
+	p.facts.clockTold = true
+	now := time.Now().UTC()
+	s.cfg.Log.Warn("an agent's clock differs from the server's: times in its own logs won't match the record's",
+		"agent", string(p.id), "ahead", ahead.String(), "agent_time", now.Add(ahead), "server_time", now)
 }
 
 // writeFacts writes until nothing newer came.

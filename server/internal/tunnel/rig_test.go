@@ -76,6 +76,7 @@ type host struct {
 	lastEpoch  int64
 	facts      protocol.Facts
 	caps       []protocol.Capability
+	versions   []int // protocol.Supported() when nil
 	noAck      bool
 }
 
@@ -125,7 +126,11 @@ func (r *rig) dial(h *host) (l *line, refuse *protocol.Refuse, err error) {
 	if caps == nil {
 		caps = []protocol.Capability{}
 	}
-	hello, err := protocol.Encode(&protocol.Hello{Type: protocol.TypeHello, AgentID: h.id, Versions: protocol.Supported(), Generation: h.generation,
+	versions := h.versions
+	if versions == nil {
+		versions = protocol.Supported()
+	}
+	hello, err := protocol.Encode(&protocol.Hello{Type: protocol.TypeHello, AgentID: h.id, Versions: versions, Generation: h.generation,
 		Instance: h.instance, LastEpoch: h.lastEpoch, Nonce: protocol.B64(nonce), Facts: h.facts, Capabilities: caps})
 	if err != nil {
 		return nil, nil, err
@@ -201,7 +206,7 @@ func (r *rig) connectWith(h *host, f handlerFunc) *online {
 		r.t.Fatalf("connect %s: %v %+v", h.id, err, refuse)
 	}
 	o := &online{epoch: l.welcome.Epoch, done: make(chan struct{})}
-	o.session = mux.New(l.conn, mux.Config{Handler: f, KeepAlive: time.Duration(l.welcome.KeepAliveMS) * time.Millisecond})
+	o.session = mux.New(l.conn, mux.Config{Handler: f, Version: l.welcome.Version, KeepAlive: time.Duration(l.welcome.KeepAliveMS) * time.Millisecond})
 	h.lastEpoch = l.welcome.Epoch
 	if !h.noAck {
 		if err := o.session.Send(r.t.Context(), &protocol.Epoch{Type: protocol.TypeEpoch, Epoch: l.welcome.Epoch}); err != nil {

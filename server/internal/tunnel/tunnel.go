@@ -6,9 +6,11 @@ import (
 	"context"
 	"crypto/ed25519"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -30,13 +32,14 @@ type Config struct {
 	// KeepAlive is the interval of pings; protocol.KeepAlive when zero.
 	KeepAlive time.Duration
 	// MaxHandshakes bounds the connections whose agent isn't known yet; 512 when zero. More
-	// are answered 503 with Retry-After.
+	// are answered 503 with Retry-After, as are those of one address, loopback aside, above
+	// a quarter of it. A silent connection gives way to a new one after 3 s.
 	MaxHandshakes int
 	// NextServerKey, if not nil, is announced to agents, signed with ServerKey.
 	NextServerKey ed25519.PublicKey
 	// Online, if not nil, hears that an agent is connected and its calls can be asked for:
-	// once for each connection, when its journal is known or, with an agent that keeps none,
-	// at once. It must not block.
+	// once for each connection: when its journal is known, or 5 s later when it names none;
+	// with an agent of version 1 at once. It must not block.
 	Online func(id fleet.AgentID, generation int64)
 }
 
@@ -45,6 +48,7 @@ const (
 	duplicateWait     = 2 * time.Second
 	storeTimeout      = 10 * time.Second
 	touchEvery        = time.Minute
+	bootWait          = 5 * time.Second // for the name of an agent's journal
 )
 
 // Stats are counters for metrics, since the start.
@@ -61,7 +65,7 @@ type Server struct {
 	cfg    Config
 	ctx    context.Context // ends at Close; sessions and their store writes hang on it
 	cancel context.CancelFunc
-	slots  chan struct{} // handshakes that run
+	gate   *gate // handshakes that run
 	locks  idLocks
 	marks  marks
 	all    sync.WaitGroup
@@ -80,7 +84,7 @@ func New(cfg Config) *Server {
 	if cfg.MaxHandshakes == 0 {
 		cfg.MaxHandshakes = defaultHandshakes
 	}
-	s := &Server{cfg: cfg, slots: make(chan struct{}, cfg.MaxHandshakes)}
+	s := &Server{cfg: cfg, gate: newGate(cfg.MaxHandshakes)}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	return s
 }
@@ -124,9 +128,7 @@ func (s *Server) Close(ctx context.Context) error {
 	s.mu.Lock()
 	s.closed = true
 	s.mu.Unlock()
-	s.cfg.Presence.Drain("the server is restarting", func() time.Duration {
-		return time.Second + rand.N(4*time.Second)
-	})
+	s.cfg.Presence.Drain("the server is restarting", comeBack)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -140,6 +142,19 @@ func (s *Server) Close(ctx context.Context) error {
 		s.cancel()
 		return context.Cause(ctx)
 	}
+}
+
+// The agents of a stopping server come back at an even rate, within backSpread at least.
+const (
+	backRate   = 400 // a second
+	backSpread = 4 * time.Second
+	backMost   = 5 * time.Minute
+)
+
+// comeBack is when the i-th of n agents shall dial again.
+func comeBack(i, n int) time.Duration {
+	spread := min(max(backSpread, time.Duration(n)*time.Second/backRate), backMost)
+	return time.Second + spread*time.Duration(i)/time.Duration(n) + rand.N(spread/time.Duration(n)+1)
 }
 
 // enter counts a connection, unless the server is closing.
@@ -161,34 +176,35 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		tooBusy(w)
 		return
 	}
-	select {
-	case s.slots <- struct{}{}:
-	default:
+	ctx, place, ok := s.gate.enter(s.ctx, r.RemoteAddr)
+	if !ok {
 		s.all.Done()
 		tooBusy(w)
 		return
 	}
 	conn, err := wsconn.Accept(w, r)
 	if err != nil {
-		<-s.slots
+		place.leave()
 		s.all.Done()
 		return
 	}
 	go func() {
 		defer s.all.Done()
-		s.serve(conn, r.RemoteAddr)
+		s.serve(ctx, place, conn, r.RemoteAddr)
 	}()
 }
 
+// tooBusy turns a connection away; each is told another time.
 func tooBusy(w http.ResponseWriter) {
-	w.Header().Set("Retry-After", "5")
-	http.Error(w, "too many agents are connecting at once; come back in 5 s", http.StatusServiceUnavailable)
+	after := 2 + rand.IntN(9)
+	w.Header().Set("Retry-After", strconv.Itoa(after))
+	http.Error(w, fmt.Sprintf("too many agents are connecting at once; come back in %d s", after), http.StatusServiceUnavailable)
 }
 
-func (s *Server) serve(conn *wsconn.Conn, remote string) {
+func (s *Server) serve(ctx context.Context, place *ticket, conn *wsconn.Conn, remote string) {
 	s.handshakes.Add(1)
-	p, code, reason := s.handshake(conn, remote)
-	<-s.slots
+	p, code, reason := s.handshake(ctx, place, conn, remote)
+	place.leave()
 	if p == nil {
 		s.refused.Add(1)
 		_ = conn.Close(code, reason) // it's refused or has failed; how it closes doesn't matter
@@ -200,6 +216,10 @@ func (s *Server) serve(conn *wsconn.Conn, remote string) {
 // runSession runs an accepted agent's session to its end. It's a function of its own so
 // that the handshake's stack is gone meanwhile.
 func (s *Server) runSession(p *peer) {
+	if p.version >= 2 { // a journal that is never named isn't waited for
+		late := time.AfterFunc(bootWait, func() { s.ready(p) })
+		defer late.Stop()
+	}
 	err := p.session.Run(s.ctx)
 	s.cfg.Presence.Unregister(p.id, p.epoch)
 	s.touch(p.id)
@@ -209,6 +229,8 @@ func (s *Server) runSession(p *peer) {
 func (s *Server) ended(p *peer, err error) {
 	log := s.cfg.Log.With("agent", string(p.id), "epoch", p.epoch)
 	var v *mux.Violation
+	var own *mux.ClosedError
+	var theirs *protocol.CloseError
 	switch {
 	case errors.As(err, &v):
 		s.violations.Add(1)
@@ -216,7 +238,11 @@ func (s *Server) ended(p *peer, err error) {
 		s.struck(p.id)
 	case errors.Is(err, mux.ErrDead):
 		s.dead.Add(1)
-		log.Info("agent offline: no sign of life")
+		log.Info("agent offline: no sign of life", "within", (2 * s.cfg.KeepAlive).String())
+	case errors.As(err, &own):
+		log.Info("agent offline: disconnected by the server", "code", own.Code, "reason", text.Line(own.Reason, 256))
+	case errors.As(err, &theirs):
+		log.Info("agent offline: it closed the connection", "code", theirs.Code, "reason", text.Line(theirs.Reason, 256))
 	default:
 		log.Info("agent offline", "reason", text.Line(err.Error(), 256))
 	}
