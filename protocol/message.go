@@ -37,6 +37,15 @@ const (
 	MaxStreams = 1024
 	// MaxOpen bounds the sum of the sizes of all "frame" streams that one side has open.
 	MaxOpen = 2 * MaxFrame
+	// MaxFiles is how many calls with a stream of kind file a server may have open on one
+	// connection; each has at most one stream each way.
+	MaxFiles = 64
+	// MaxFileGrowth bounds by how much a receiver makes the windows of all file streams of a
+	// connection together larger than InitialCredit, in bytes.
+	MaxFileGrowth = 8 << 20
+	// MaxKept is the most that a server keeps of what one agent sends and nobody has taken
+	// yet, in bytes: long frames that aren't whole, and files whose receiver is slow.
+	MaxKept = MaxOpen + MaxFiles*InitialCredit + MaxFileGrowth
 	// MaxHello is the largest message before the welcome. An agent whose capabilities don't
 	// fit sends the rest as facts after it.
 	MaxHello = 8 << 10

@@ -19,6 +19,7 @@ const maxNews = 16
 type calls struct {
 	mu   sync.Mutex
 	open map[string]*call
+	left recent // calls that were given up unanswered, and may still send a file
 }
 
 type call struct {
@@ -30,6 +31,8 @@ type call struct {
 	seq      int64
 	wanted   bool
 	resumed  bool // it was sent over an earlier connection
+	file     *inFile
+	arrived  chan *inFile // hands file to who takes it; nil: nobody does
 }
 
 func (c *calls) len() int {
@@ -38,7 +41,7 @@ func (c *calls) len() int {
 	return len(c.open)
 }
 
-func (c *calls) add(id string, progress bool) (*call, bool) {
+func (c *calls) add(id string, progress, resumed bool) (*call, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.open == nil {
@@ -47,7 +50,7 @@ func (c *calls) add(id string, progress bool) (*call, bool) {
 	if c.open[id] != nil {
 		return nil, false
 	}
-	w := &call{wake: make(chan struct{}, 1), wanted: progress}
+	w := &call{wake: make(chan struct{}, 1), wanted: progress, resumed: resumed}
 	c.open[id] = w
 	return w, true
 }
@@ -58,23 +61,38 @@ func (c *calls) remove(id string) {
 	delete(c.open, id)
 }
 
-func (c *calls) respond(r *protocol.Response) bool {
+// giveUp is remove of a call that the agent hasn't answered.
+func (c *calls) giveUp(id string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if w := c.open[id]; w != nil && w.file == nil && !w.resumed {
+		c.left.add(id)
+	}
+	delete(c.open, id)
+}
+
+// respond takes a response; ok is false when no call waits for it, and a text says how it
+// breaks the protocol.
+func (c *calls) respond(r *protocol.Response) (ok bool, bad string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	w := c.open[r.ID]
-	if w == nil || w.response != nil || w.resumed && w.fate == nil {
-		return false
+	switch {
+	case w == nil || w.response != nil || w.resumed && !w.fate.follows():
+		return false, ""
+	case w.file != nil && !w.file.over():
+		return false, "a response before the end of its file"
 	}
 	w.response = r
 	w.poke()
-	return true
+	return true, ""
 }
 
 func (c *calls) progress(p *protocol.Progress) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	w := c.open[p.ID]
-	if w == nil || !w.wanted || w.response != nil || p.Seq <= w.seq {
+	if w == nil || !w.wanted || w.resumed && !w.fate.follows() || w.response != nil || p.Seq <= w.seq {
 		return false
 	}
 	w.seq = p.Seq
@@ -108,7 +126,14 @@ func (c *calls) take(w *call) (news []protocol.Progress, r *protocol.Response, f
 // request that isn't written yet is withdrawn (ErrNotSent); otherwise Call sends a cancel
 // with context.Cause(ctx)'s text and goes on waiting for the response, for at most
 // protocol.CancelGrace, and then returns protocol.ErrNoAnswer.
+//
+// With a Body or a Sink it takes a connection of version 2, and at most protocol.MaxFiles
+// such calls run at once on one: another waits. The response comes once the Sink has
+// consumed what the agent sent; it has an error if that wasn't whole.
 func (s *Session) Call(ctx context.Context, req *protocol.Request, x Exchange) (*protocol.Response, error) {
+	if x.Body != nil || x.Sink != nil {
+		return s.transfer(ctx, req, x)
+	}
 	f, w, err := s.prepare(ctx, req, x.Progress != nil)
 	if err != nil {
 		return nil, err
@@ -146,6 +171,7 @@ func (s *Session) await(ctx context.Context, id string, f *outFrame, w *call, x 
 			done, grace = nil, t.C
 			continue
 		case <-grace:
+			s.calls.giveUp(id)
 			return nil, fmt.Errorf("%w within %s: %w", protocol.ErrNoAnswer, protocol.CancelGrace, context.Cause(ctx))
 		}
 		news, response, fate := s.calls.take(w)
@@ -187,7 +213,7 @@ func (s *Session) prepare(ctx context.Context, req *protocol.Request, progress b
 	if len(b) > protocol.MaxFrame {
 		return nil, nil, notSent(protocol.Errorf(protocol.CodeTooLarge, "the request has %d bytes; the limit is %d", len(b), protocol.MaxFrame))
 	}
-	w, ok := s.calls.add(req.ID, progress)
+	w, ok := s.calls.add(req.ID, progress, false)
 	if !ok {
 		return nil, nil, notSent(protocol.Errorf(protocol.CodeInternal, "call %s is open on this connection already", req.ID))
 	}

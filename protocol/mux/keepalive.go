@@ -15,6 +15,7 @@ type pings struct {
 	last    int64
 	waiting map[int64]chan struct{}
 	next    int64 // when the next keep-alive ping is due
+	meter   meter
 	stopped bool
 }
 
@@ -31,8 +32,7 @@ func (s *Session) stopTimer() {
 func (s *Session) Ping(ctx context.Context) error {
 	ch := make(chan struct{})
 	s.pings.mu.Lock()
-	s.pings.last++
-	n := s.pings.last
+	n := s.pings.begin(s.now())
 	if s.pings.waiting == nil {
 		s.pings.waiting = map[int64]chan struct{}{}
 	}
@@ -55,13 +55,18 @@ func (s *Session) Ping(ctx context.Context) error {
 }
 
 func (s *Session) onPong(n int64) {
+	now, idle := s.now(), s.in.receiving == 0 && s.out.quiet()
 	s.pings.mu.Lock()
-	defer s.pings.mu.Unlock()
 	if ch := s.pings.waiting[n]; ch != nil {
 		delete(s.pings.waiting, n)
 		close(ch)
 	} else if n < 1 || n > s.pings.last {
 		s.ignored.Add(1)
+	}
+	rtt, base, ok := s.pings.measured(n, now, idle)
+	s.pings.mu.Unlock()
+	if ok {
+		s.adapt(rtt, base)
 	}
 }
 
@@ -91,7 +96,7 @@ func (s *Session) tick() {
 	due := false
 	if s.cfg.Handler == nil {
 		if due = now >= s.pings.next; due {
-			s.pings.last++
+			s.pings.begin(now)
 			s.pings.next = now + int64(s.cfg.KeepAlive)
 		}
 		dead = min(dead, s.pings.next)

@@ -54,19 +54,23 @@ type Resumer interface {
 	Rejoin(ctx context.Context, id string, w *Work) *protocol.Response
 }
 
-// Exchange is what travels beside a call. The zero value is a plain call.
+// Exchange is what travels beside a call. The zero value is a plain call. Of a resumed call
+// only Progress counts: its streams ended with the connection that they were on.
 type Exchange struct {
 	// Progress, if not nil, asks for progress; it's called in order from the calling
 	// goroutine.
 	Progress func(protocol.Progress)
 	// Body, if not nil, is sent as a stream of kind file after the request; Size is its
-	// length in bytes, -1 when that isn't known. A Body that fails resets the stream, and
-	// the agent fails the call.
+	// length in bytes, -1 when that isn't known. A Body that fails, or has another length,
+	// resets the stream, and the agent fails the call. It's read from one goroutine. When
+	// the call ends before it, a Read may still run as Call returns; nothing is read after
+	// that one.
 	Body io.Reader
 	Size int64
 	// Sink, if not nil, takes the bytes of the stream of kind file that the agent opens under
 	// the call. It's called from one goroutine, never from the reader; while it's slow the
-	// agent is held back by credit. When it fails, the call is cancelled.
+	// agent is held back by credit. When it fails, the call is cancelled. Call never returns
+	// while a Write runs: who cancels a call must see to it that its Sink doesn't hang.
 	Sink io.Writer
 }
 

@@ -11,24 +11,31 @@ import (
 
 // inbox holds the streams that come in; only the reader touches it.
 type inbox struct {
-	streams  map[uint32]*inStream
-	last     uint32 // the peer's newest stream
-	first    uint32 // the peer's first stream id: its parity
-	open     int64  // the sum of open streams' sizes
-	window   int64  // what the peer may still send, all streams together
-	consumed int64  // of the window, not given back yet
+	streams map[uint32]*inStream
+	last    uint32 // the peer's newest stream
+	first   uint32 // the peer's first stream id: its parity
+	open    int64  // the sum of open frames' sizes
+	// conn is the window of all streams together. It bounds what is under way, not what is
+	// kept: a byte counts as taken when it's read, so that no consumer holds up another's
+	// stream.
+	conn window
+	mark int64 // conn.received when the running measurement began
+
+	files     []*inFile // that may hold bytes
+	receiving int       // how many streams of files are open
+	careful   bool      // the windows were made smaller since the last quiet
 }
 
+// inStream is a stream that is open: a frame's, or a file's.
 type inStream struct {
-	size     int64
-	buf      []byte
-	window   int64
-	consumed int64
+	win  window // of a frame
+	buf  []byte
+	file *inFile
 }
 
 func (in *inbox) init(first uint32) {
 	in.first = first
-	in.window = protocol.ConnCredit
+	in.conn = newWindow(protocol.ConnCredit, -1)
 }
 
 func (s *Session) readLoop() {
@@ -128,7 +135,9 @@ func (s *Session) onAgentFrame(v any) {
 	case *protocol.Response:
 		if bad := badResponse(f); bad != "" {
 			s.violate("%s", bad)
-		} else if !s.calls.respond(f) {
+		} else if ok, bad := s.calls.respond(f); bad != "" {
+			s.violate("%s", bad)
+		} else if !ok {
 			s.late.Add(1)
 		}
 	case *protocol.Progress:
@@ -143,8 +152,9 @@ func (s *Session) onAgentFrame(v any) {
 			s.violate("a resume with ids from an agent")
 			return
 		}
-		s.onFates(f)
-		s.notify(f)
+		if s.onFates(f) {
+			s.notify(f)
+		}
 	default:
 		s.violate("a frame that an agent doesn't send")
 	}
@@ -169,24 +179,53 @@ func badResponse(r *protocol.Response) string {
 func (s *Session) onOpen(f *protocol.Open) {
 	in := &s.in
 	switch {
-	case f.Kind != "frame":
+	case f.Kind != protocol.KindFrame && (f.Kind != protocol.KindFile || s.cfg.Version < 2):
 		s.violate("a stream of unknown kind")
 	case f.Stream%2 != in.first%2 || f.Stream <= in.last || f.Stream == 0:
 		s.violate("a stream id out of order")
-	case f.Size < 1 || f.Size > protocol.MaxFrame:
-		s.violate("a stream of kind frame of %d bytes", f.Size)
 	case len(in.streams) >= protocol.MaxStreams:
 		s.violate("more than %d open streams", protocol.MaxStreams)
+	case f.Kind == protocol.KindFile:
+		s.openFile(f)
+	case f.Size < 1 || f.Size > protocol.MaxFrame:
+		s.violate("a stream of kind frame of %d bytes", f.Size)
 	case in.open+f.Size > protocol.MaxOpen:
 		s.violate("too many bytes in open streams")
 	default:
-		in.last = f.Stream
 		in.open += f.Size
-		if in.streams == nil {
-			in.streams = map[uint32]*inStream{}
-		}
-		in.streams[f.Stream] = &inStream{size: f.Size, window: protocol.InitialCredit}
+		in.add(f.Stream, &inStream{win: newWindow(protocol.InitialCredit, f.Size)})
 	}
+}
+
+// openFile gives a file's stream to its call.
+func (s *Session) openFile(f *protocol.Open) {
+	in := &s.in
+	if f.Size < -1 {
+		s.violate("a stream of kind file of %d bytes", f.Size)
+		return
+	}
+	file, bad := s.newInFile(f), ""
+	if s.cfg.Handler != nil {
+		bad = s.work.attach(f.ID, file)
+	} else {
+		bad = s.calls.attach(f.ID, file)
+	}
+	if bad != "" {
+		s.violate("%s", bad)
+		return
+	}
+	in.sweep()
+	in.files = append(in.files, file)
+	in.receiving++
+	in.add(f.Stream, &inStream{file: file})
+}
+
+func (in *inbox) add(id uint32, st *inStream) {
+	in.last = id
+	if in.streams == nil {
+		in.streams = map[uint32]*inStream{}
+	}
+	in.streams[id] = st
 }
 
 // onChunk handles one binary message. What it carries is paid for from two windows; what
@@ -210,41 +249,73 @@ func (s *Session) onChunk(msg []byte) {
 			return
 		}
 		in.close(id, st)
-	case n > protocol.MaxChunk, n > st.window, n > in.window:
+		if st.file != nil {
+			st.file.void()
+		}
+	case n > protocol.MaxChunk, n > in.conn.left():
 		s.violate("a chunk beyond its credit")
 	case n == 0 && flags == 0:
 		s.violate("an empty chunk")
-	case int64(len(st.buf))+n > st.size, flags == protocol.FlagEnd && int64(len(st.buf))+n != st.size:
-		s.violate("a stream that isn't as long as it said")
 	default:
-		s.consume(id, st, data)
-		if flags == protocol.FlagEnd {
-			in.close(id, st)
-			s.onFrame(st.buf, true)
-		}
+		in.conn.received += n
+		in.conn.taken += n
+		s.receive(id, st, data, flags == protocol.FlagEnd)
+		s.credit(0, in.conn.due())
 	}
 }
 
+// receive takes one chunk of a stream.
+func (s *Session) receive(id uint32, st *inStream, data []byte, end bool) {
+	if st.file == nil {
+		s.consume(id, st, data, end)
+		return
+	}
+	if bad := st.file.push(data, end); bad != "" {
+		s.violate("%s", bad)
+		return
+	}
+	if end {
+		s.in.close(id, st)
+	} else {
+		s.probe()
+	}
+}
+
+func (s *Session) consume(id uint32, st *inStream, data []byte, end bool) {
+	w, n := &st.win, int64(len(data))
+	switch {
+	case n > w.left():
+		s.violate("a chunk beyond its credit")
+		return
+	case w.received+n > w.end, end && w.received+n != w.end:
+		s.violate("a stream that isn't as long as it said")
+		return
+	}
+	st.buf = append(st.buf, data...)
+	w.received += n
+	w.taken += n
+	if end {
+		s.in.close(id, st)
+		s.onFrame(st.buf, true)
+		return
+	}
+	s.credit(id, w.due())
+}
+
+func (s *Session) credit(stream uint32, n int64) {
+	if n > 0 {
+		s.force(&protocol.Credit{Type: protocol.TypeCredit, Stream: stream, Bytes: n})
+	}
+}
+
+// close ends a stream. After the last file the windows are as they were at first.
 func (in *inbox) close(id uint32, st *inStream) {
 	delete(in.streams, id)
-	in.open -= st.size
-}
-
-func (s *Session) consume(id uint32, st *inStream, data []byte) {
-	in, n := &s.in, int64(len(data))
-	st.buf = append(st.buf, data...)
-	st.window -= n
-	in.window -= n
-	st.consumed += n
-	in.consumed += n
-	if left := st.size - int64(len(st.buf)); left > st.window && st.consumed >= protocol.InitialCredit/2 {
-		s.force(&protocol.Credit{Type: protocol.TypeCredit, Stream: id, Bytes: st.consumed})
-		st.window += st.consumed
-		st.consumed = 0
+	if st.file == nil {
+		in.open -= st.win.end
+		return
 	}
-	if in.consumed >= protocol.ConnCredit/4 {
-		s.force(&protocol.Credit{Type: protocol.TypeCredit, Stream: 0, Bytes: in.consumed})
-		in.window += in.consumed
-		in.consumed = 0
+	if in.receiving--; in.receiving == 0 {
+		in.conn.limit, in.careful = protocol.ConnCredit, false
 	}
 }

@@ -11,9 +11,9 @@ import (
 // errOld: the peer's version can't resume.
 var errOld = errors.New("the agent's protocol version can't resume calls")
 
-// follows tells that a response will come over this connection.
+// follows tells that a response will come over this connection; not before the fate is known.
 func (f *Fate) follows() bool {
-	return f.State == protocol.FateRunning || f.State == protocol.FateDone
+	return f != nil && (f.State == protocol.FateRunning || f.State == protocol.FateDone)
 }
 
 // Version is the protocol version that the handshake agreed on.
@@ -42,12 +42,11 @@ func (s *Session) Resume(ctx context.Context, id string, x Exchange) (Fate, *pro
 	if err != nil {
 		return Fate{}, nil, notSent(err)
 	}
-	w, ok := s.calls.add(id, x.Progress != nil)
+	w, ok := s.calls.add(id, x.Progress != nil, true)
 	if !ok {
 		return Fate{}, nil, notSent(protocol.Errorf(protocol.CodeInternal, "call %s is open on this connection already", id))
 	}
 	defer s.calls.remove(id)
-	s.calls.resume(w)
 	f := &outFrame{data: b, id: id}
 	if err := s.reserve(ctx, f); err != nil {
 		return Fate{}, nil, notSent(err)
@@ -55,12 +54,6 @@ func (s *Session) Resume(ctx context.Context, id string, x Exchange) (Fate, *pro
 	s.out.push(f)
 	resp, err := s.await(ctx, id, f, w, x)
 	return s.calls.fateOf(w), resp, err
-}
-
-func (c *calls) resume(w *call) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	w.resumed = true
 }
 
 func (c *calls) fateOf(w *call) Fate {
@@ -86,76 +79,161 @@ func (c *calls) fated(st protocol.ResumeState, boot string) bool {
 	return true
 }
 
-// onFates hears, on the calling side, what an agent says of earlier calls and of itself.
-func (s *Session) onFates(f *protocol.Resume) {
-	for _, st := range f.States {
-		switch st.State {
-		case protocol.FateRunning, protocol.FateDone, protocol.FateUnseen, protocol.FateLost:
-		default:
-			s.violate("a call's fate that doesn't exist")
-			return
-		}
-		if st.PID < 0 || st.AgoMS < 0 {
-			s.violate("a call's fate with a negative number")
-			return
-		}
-		if !s.calls.fated(st, f.Boot) {
-			s.late.Add(1)
+// onFates hears, on the calling side, what an agent says of earlier calls and of itself;
+// false when it breaks the protocol.
+func (s *Session) onFates(f *protocol.Resume) bool {
+	bad := badBoot(f.Boot)
+	for i := range f.States {
+		if bad == "" {
+			bad = badFate(&f.States[i], s.cfg.Version)
 		}
 	}
-	if len(f.Boot) > protocol.MaxName {
-		s.violate("a boot that is too long")
-		return
+	if bad != "" {
+		s.violate("%s", bad)
+		return false
 	}
 	if f.Boot != "" {
 		s.boot.Store(&f.Boot)
 	}
+	for _, st := range f.States {
+		if !s.calls.fated(st, f.Boot) {
+			s.late.Add(1)
+		}
+	}
+	return true
+}
+
+// badBoot: it's compared and kept, so it has to look like a name.
+func badBoot(boot string) string {
+	if len(boot) > protocol.MaxName {
+		return "a boot that is too long"
+	}
+	for i := range len(boot) {
+		if boot[i] <= ' ' || boot[i] > '~' {
+			return "a boot that isn't printable ASCII"
+		}
+	}
+	return ""
+}
+
+func badFate(st *protocol.ResumeState, version int) string {
+	switch st.State {
+	case protocol.FateRunning, protocol.FateDone, protocol.FateUnseen, protocol.FateLost:
+	default:
+		return "a call's fate that doesn't exist"
+	}
+	switch {
+	case version < 2 && *st != (protocol.ResumeState{ID: st.ID, State: st.State}), version < 2 && st.State == protocol.FateLost:
+		return "a call's fate with what version 1 doesn't have"
+	case st.PID < 0 || st.AgoMS < 0:
+		return "a call's fate with a negative number"
+	}
+	return ""
 }
 
 // onResume answers, on the agent's side, what became of earlier calls, in its own goroutine:
-// the journal may be on a slow disk. What has ended or will end is answered like a request.
+// the journal may be on a slow disk. What has ended or will end is answered like a request,
+// after its fate; a cancel counts from now on.
 func (s *Session) onResume(f *protocol.Resume) {
 	if len(f.States) > 0 {
 		s.violate("a resume with states from a server")
 		return
 	}
-	go func() {
-		var out protocol.Resume
-		if s.cfg.Resumer != nil {
-			out = s.cfg.Resumer.Fates(f.IDs)
-		} else {
-			for _, id := range f.IDs {
-				out.States = append(out.States, protocol.ResumeState{ID: id, State: protocol.FateUnseen})
-			}
+	mine := map[string]*Work{}
+	if s.cfg.Version >= 2 {
+		for _, id := range f.IDs {
+			s.expect(id, mine)
 		}
-		out.Type, out.IDs = protocol.TypeResume, nil
-		if s.Send(s.ctx, &out) != nil || s.cfg.Version < 2 {
-			return // the connection is gone, and the question with it; or nothing follows
-		}
-		for _, st := range out.States {
-			if st.State == protocol.FateRunning || st.State == protocol.FateDone {
-				s.rejoin(st.ID)
-			}
-		}
-	}()
-}
-
-// rejoin answers a call of an earlier connection over this one, once.
-func (s *Session) rejoin(id string) {
-	ctx, cancel := context.WithCancelCause(s.ctx)
-	if s.work.begin(id, cancel, maxRejoined) != admitted {
-		cancel(nil)
-		return
 	}
-	go func() {
-		w := &Work{reporter: reporter{s: s, id: id, wanted: true}}
-		resp := s.cfg.Resumer.Rejoin(ctx, id, w)
-		w.stop()
-		cancel(nil)
-		s.work.finish(id)
-		s.answer(id, resp, 0)
-	}()
+	go s.tellFates(f.IDs, mine)
 }
 
-// maxRejoined bounds the calls of earlier connections that one waits for.
-const maxRejoined = 4096
+// expect makes ready for the answer of a call, unless that's under way already.
+func (s *Session) expect(id string, mine map[string]*Work) {
+	w := s.newWork(id, true)
+	w.resumed = true
+	if s.work.rejoin(w) {
+		mine[id] = w
+	} else {
+		w.end()
+	}
+}
+
+func (s *Session) tellFates(ids []string, mine map[string]*Work) {
+	out := s.fates(ids)
+	told := s.sendWhole(&out) && s.cfg.Version >= 2 // in version 1 nothing follows
+	for _, st := range out.States {
+		if !told || st.State != protocol.FateRunning && st.State != protocol.FateDone {
+			continue
+		}
+		// One whose answer was under way may have been answered before its fate was told:
+		// then nobody has heard it.
+		if mine[st.ID] == nil {
+			s.expect(st.ID, mine)
+		}
+		if w := mine[st.ID]; w != nil {
+			mine[st.ID] = nil
+			go s.rejoin(w)
+		}
+	}
+	for _, w := range mine {
+		if w != nil {
+			w.end()
+			s.work.finish(w)
+		}
+	}
+}
+
+// fates asks the Resumer. Version 1 knows neither lost nor evidence: there, what began and
+// won't end any more is done, since only unseen says that it never began.
+func (s *Session) fates(ids []string) protocol.Resume {
+	var out protocol.Resume
+	if s.cfg.Resumer != nil {
+		out = s.cfg.Resumer.Fates(ids)
+	} else {
+		for _, id := range ids {
+			out.States = append(out.States, protocol.ResumeState{ID: id, State: protocol.FateUnseen})
+		}
+	}
+	out.Type, out.IDs = protocol.TypeResume, nil
+	if s.cfg.Version < 2 {
+		for i, st := range out.States {
+			out.States[i] = protocol.ResumeState{ID: st.ID, State: st.State}
+			if st.State == protocol.FateLost {
+				out.States[i].State = protocol.FateDone
+			}
+		}
+	}
+	return out
+}
+
+// sendWhole is Send that waits until the frame was written: a long one is overtaken by short
+// ones otherwise.
+func (s *Session) sendWhole(frame any) bool {
+	b, err := protocol.Encode(frame)
+	if err != nil || len(b) > protocol.MaxFrame {
+		s.end(errors.New("the fates of calls can't be told"), protocol.CloseNormal, "internal error")
+		return false
+	}
+	written := make(chan struct{})
+	f := &outFrame{data: b, after: func() { close(written) }}
+	if s.reserve(s.ctx, f) != nil {
+		return false
+	}
+	s.out.push(f)
+	select {
+	case <-written:
+		return true
+	case <-s.ctx.Done():
+		return false
+	}
+}
+
+// rejoin answers a call of an earlier connection over this one.
+func (s *Session) rejoin(w *Work) {
+	resp := s.cfg.Resumer.Rejoin(w.ctx, w.id, w)
+	w.stop()
+	w.end()
+	s.work.finish(w)
+	s.answer(w.id, resp, 0)
+}

@@ -55,6 +55,7 @@ type Session struct {
 	calls calls
 	work  work
 	pings pings
+	files budget                 // calls with a file's stream
 	boot  atomic.Pointer[string] // what the agent announced
 
 	base       time.Time    // lastRead and writeSince are nanoseconds since then
@@ -89,6 +90,7 @@ func New(pipe Pipe, cfg Config) *Session {
 	}
 	s.out.init(step)
 	s.in.init(3 - step)
+	s.files.free = protocol.MaxFiles
 	return s
 }
 
@@ -187,7 +189,7 @@ func (s *Session) reserve(ctx context.Context, f *outFrame) error {
 	return err
 }
 
-// force queues an answer of the reader's own.
+// force queues what the session says by itself. It never waits.
 func (s *Session) force(frame any) {
 	b, err := protocol.Encode(frame)
 	if err != nil {
@@ -248,8 +250,7 @@ func (s *Session) writeLoop() {
 
 func (s *Session) writePiece(p *piece) error {
 	if p.data == nil { // a stream begins
-		f := p.frame
-		b, err := protocol.Encode(&protocol.Open{Type: protocol.TypeOpen, Stream: f.stream, Kind: "frame", ID: f.id, Size: int64(len(f.data))})
+		b, err := protocol.Encode(&p.stream.open)
 		if err != nil {
 			return err
 		}
@@ -262,11 +263,8 @@ func (s *Session) writePiece(p *piece) error {
 		return err
 	}
 	if p.last {
-		s.out.mu.Lock()
-		s.out.release(p.frame)
-		s.out.mu.Unlock()
-		if p.frame.after != nil {
-			p.frame.after()
+		if after := s.out.written(p); after != nil {
+			after()
 		}
 	}
 	return nil

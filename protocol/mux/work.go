@@ -10,16 +10,14 @@ import (
 	"github.com/drover-fleet/drover/protocol/text"
 )
 
-// maxRecent is how many finished calls' ids an agent's side remembers, to turn away repeats.
-const maxRecent = 1024
-
-// work is what the agent's side executes.
+// work is what the agent's side executes, and the calls of earlier connections that it
+// answers over this one.
 type work struct {
 	mu      sync.Mutex
-	running map[string]context.CancelCauseFunc
-	seen    map[string]struct{} // running and recent ids
-	recent  []string            // a ring of finished ids
-	oldest  int
+	running map[string]*Work
+	resumed int             // how many of running are of earlier connections
+	seen    map[string]bool // running and recent ids, and whether their file has come
+	ended   recent
 }
 
 type admission int
@@ -36,45 +34,96 @@ func (w *work) len() int {
 	return len(w.running)
 }
 
-func (w *work) begin(id string, cancel context.CancelCauseFunc, limit int) admission {
+// begin admits a request. One that is turned away was seen, too.
+func (w *work) begin(c *Work, limit int) admission {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.running == nil {
-		w.running, w.seen = map[string]context.CancelCauseFunc{}, map[string]struct{}{}
-	}
-	if _, ok := w.seen[id]; ok {
+	if _, ok := w.seen[c.id]; ok {
 		return repeated
 	}
-	if len(w.running) >= limit {
+	if len(w.running)-w.resumed >= limit {
+		w.see(c.id)
+		w.end(c.id)
 		return tooMany
 	}
-	w.running[id] = cancel
-	w.seen[id] = struct{}{}
+	w.add(c)
 	return admitted
 }
 
-func (w *work) finish(id string) {
+// rejoin takes in a call of an earlier connection, unless its answer is under way already.
+func (w *work) rejoin(c *Work) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	delete(w.running, id)
-	if len(w.recent) < maxRecent {
-		w.recent = append(w.recent, id)
-		return
+	if w.running[c.id] != nil {
+		return false
 	}
-	delete(w.seen, w.recent[w.oldest])
-	w.recent[w.oldest] = id
-	w.oldest = (w.oldest + 1) % maxRecent
+	w.add(c)
+	w.resumed++
+	return true
+}
+
+func (w *work) add(c *Work) {
+	if w.running == nil {
+		w.running = map[string]*Work{}
+	}
+	w.running[c.id] = c
+	w.see(c.id)
+}
+
+func (w *work) see(id string) {
+	if w.seen == nil {
+		w.seen = map[string]bool{}
+	}
+	w.seen[id] = w.seen[id]
+}
+
+func (w *work) end(id string) {
+	if old := w.ended.add(id); old != "" && w.running[old] == nil {
+		delete(w.seen, old)
+	}
+}
+
+func (w *work) finish(c *Work) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.running, c.id)
+	if c.resumed {
+		w.resumed--
+	}
+	w.end(c.id)
 }
 
 func (w *work) cancel(id, reason string) bool {
 	w.mu.Lock()
-	cancel := w.running[id]
+	c := w.running[id]
 	w.mu.Unlock()
-	if cancel == nil {
+	if c == nil {
 		return false
 	}
-	cancel(&CancelError{Reason: text.Line(reason, protocol.MaxLine)})
+	c.cancel(&CancelError{Reason: text.Line(reason, protocol.MaxLine)})
 	return true
+}
+
+// attach gives a file's stream to the call that it belongs to; a text says how it breaks the
+// protocol. Nobody takes one of a call that has ended or was turned away.
+func (w *work) attach(id string, f *inFile) string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	c := w.running[id]
+	came, known := w.seen[id]
+	switch {
+	case !known || c != nil && c.resumed:
+		return "a file's stream of an unknown call"
+	case came:
+		return "a second file's stream of one call"
+	}
+	w.seen[id] = true
+	if c == nil {
+		f.leave()
+	} else {
+		c.attach(f)
+	}
+	return ""
 }
 
 func (s *Session) onRequest(r *protocol.Request) {
@@ -82,10 +131,10 @@ func (s *Session) onRequest(r *protocol.Request) {
 		s.violate("%s", bad)
 		return
 	}
-	ctx, cancel := context.WithCancelCause(s.ctx)
-	switch s.work.begin(r.ID, cancel, s.cfg.MaxCalls) {
+	w := s.newWork(r.ID, r.Progress)
+	switch s.work.begin(w, s.cfg.MaxCalls) {
 	case admitted:
-		go s.handle(ctx, cancel, r)
+		go s.handle(w, r)
 		return
 	case tooMany:
 		s.busy.Add(1)
@@ -94,7 +143,7 @@ func (s *Session) onRequest(r *protocol.Request) {
 		s.duplicate.Add(1)
 		s.refuse(r.ID, &protocol.Error{Code: protocol.CodeConflict, Reason: protocol.ReasonDuplicate, Message: "this call id came over this connection already; it was not run again"})
 	}
-	cancel(nil)
+	w.cancel(nil)
 }
 
 func (s *Session) refuse(id string, e *protocol.Error) {
@@ -117,19 +166,18 @@ func badRequest(r *protocol.Request) string {
 	return ""
 }
 
-func (s *Session) handle(ctx context.Context, cancel context.CancelCauseFunc, r *protocol.Request) {
-	if ctx.Err() != nil { // the connection ended, or the call was cancelled, before it began
-		cancel(nil)
-		s.work.finish(r.ID)
-		s.answer(r.ID, neverBegan(ctx), 0)
+func (s *Session) handle(w *Work, r *protocol.Request) {
+	if w.ctx.Err() != nil { // the connection ended, or the call was cancelled, before it began
+		resp := neverBegan(w.ctx)
+		w.end()
+		s.work.finish(w)
+		s.answer(r.ID, resp, 0)
 		return
 	}
 	began := time.Now()
-	w := &Work{reporter: reporter{s: s, id: r.ID, wanted: r.Progress}}
-	resp := s.cfg.Handler.Handle(ctx, r, w)
-	w.stop()
-	cancel(nil)
-	s.work.finish(r.ID)
+	resp := w.settle(s.cfg.Handler.Handle(w.ctx, r, w))
+	w.end()
+	s.work.finish(w)
 	s.answer(r.ID, resp, time.Since(began))
 }
 
@@ -188,65 +236,4 @@ func encodeFailure(r *protocol.Response, err error) []byte {
 		return []byte(`{"type":"goodbye","reason":"internal error"}`)
 	}
 	return b
-}
-
-// Work is a call's way back over its connection, for the handler that executes it.
-type Work struct {
-	reporter
-	tell func(string) // in place of a connection
-}
-
-// Detached is a Work without a connection: progress goes to the function.
-func Detached(progress func(string)) *Work { return &Work{tell: progress} }
-
-// Progress sends one line, cut to 512 bytes, to a caller that asked for it; otherwise and
-// when the connection is congested it does nothing. It never blocks and may be called from
-// any goroutine until Handle returns.
-func (w *Work) Progress(message string) {
-	if w.tell != nil {
-		w.tell(message)
-		return
-	}
-	w.report(message)
-}
-
-// reporter sends one call's progress.
-type reporter struct {
-	s      *Session
-	id     string
-	wanted bool
-	mu     sync.Mutex
-	seq    int64
-	ended  bool
-}
-
-// report never blocks: when the queue is full, the line is dropped.
-func (p *reporter) report(message string) {
-	if !p.wanted {
-		return
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.ended || p.s.ctx.Err() != nil {
-		return
-	}
-	select {
-	case p.s.out.slots <- struct{}{}:
-	default:
-		return
-	}
-	p.seq++
-	b, err := protocol.Encode(&protocol.Progress{Type: protocol.TypeProgress, ID: p.id, Seq: p.seq, Message: text.Line(message, protocol.MaxLine)})
-	f := &outFrame{data: b, slot: true}
-	if err != nil {
-		p.s.out.release(f)
-		return
-	}
-	p.s.out.push(f)
-}
-
-func (p *reporter) stop() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.ended = true
 }
