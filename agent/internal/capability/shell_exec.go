@@ -16,26 +16,52 @@ import (
 
 // shellExec runs a command line or a program.
 func (h *Host) shellExec(ctx context.Context, c *run.Call, in capability.ShellExecIn) (capability.ProcessOut, error) {
-	none := capability.ProcessOut{}
-	if (in.Command == "") == (len(in.Argv) == 0) {
-		return none, protocol.Errorf(protocol.CodeBadArgs, "shell_exec needs either command or argv, and not both")
-	}
-	cmd, err := h.newCommand(c, in.Cwd, in.Env)
+	cmd, err := h.wanted(c, "shell_exec", wish{in.Command, in.Argv, in.Cwd, in.Env})
 	if err != nil {
-		return none, err
-	}
-	if in.Command != "" {
-		if strings.ContainsRune(in.Command, 0) {
-			return none, protocol.Errorf(protocol.CodeBadArgs, "command holds a NUL byte; use stdin for binary data")
-		}
-		h.shellCommand(in.Command, &cmd)
-	} else if err := h.program(in.Argv, &cmd); err != nil {
-		return capability.ProcessOut{ExitCode: -1}, err
+		return failedStart(err), err
 	}
 	cmd.stdin = in.Stdin
 	cmd.timeout = timeoutOf(in.TimeoutSeconds)
 	cmd.limit = cmp.Or(in.MaxOutput, capability.DefaultOutput)
 	return h.runProcess(ctx, c, cmd)
+}
+
+// wish is what a caller asks to be run: a command line or a program, not both.
+type wish struct {
+	command string
+	argv    []string
+	cwd     string
+	env     map[string]string
+}
+
+// wanted makes a command of what the caller of a tool asks for.
+func (h *Host) wanted(c *run.Call, tool string, w wish) (command, error) {
+	if (w.command == "") == (len(w.argv) == 0) {
+		return command{}, protocol.Errorf(protocol.CodeBadArgs, "%s needs either command or argv, and not both", tool)
+	}
+	cmd, err := h.newCommand(c, w.cwd, w.env)
+	if err != nil {
+		return command{}, err
+	}
+	if w.command == "" {
+		err := h.program(w.argv, &cmd)
+		return cmd, err
+	}
+	if strings.ContainsRune(w.command, 0) {
+		return command{}, protocol.Errorf(protocol.CodeBadArgs, "command holds a NUL byte; use stdin for binary data")
+	}
+	h.shellCommand(w.command, &cmd)
+	return cmd, nil
+}
+
+// failedStart is the result of a command that the host couldn't start; none for arguments
+// that were refused.
+func failedStart(err error) capability.ProcessOut {
+	var pe *protocol.Error
+	if errors.As(err, &pe) && pe.Code == protocol.CodeBadArgs {
+		return capability.ProcessOut{}
+	}
+	return capability.ProcessOut{ExitCode: -1}
 }
 
 // newCommand sets folder and environment.

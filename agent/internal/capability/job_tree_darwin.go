@@ -1,0 +1,5 @@
+package capability
+
+func lostGroups(string) []*group { return nil }
+
+func forgetLost([]*group) {}

@@ -1,0 +1,307 @@
+package jobs
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/drover-fleet/drover/protocol"
+)
+
+// Reasons of refusals.
+const (
+	// ReasonJobs: as many jobs run as may.
+	ReasonJobs = "too_many_jobs"
+	// ReasonOutput: the output of running jobs fills what all jobs together may keep.
+	ReasonOutput = "job_output_full"
+	// ReasonStillRunning: a job couldn't be seen to end.
+	ReasonStillRunning = "still_running"
+)
+
+// Manager knows the jobs of one agent. Its methods may be called from any goroutine.
+type Manager struct {
+	opt Options
+	log *slog.Logger
+
+	mu   sync.Mutex
+	jobs map[string]*job
+	// burying are those that were found lost and are being cleared away.
+	burying sync.WaitGroup
+}
+
+// job is one job in the manager's memory.
+type job struct {
+	meta
+	dir      string
+	starting bool // its supervisor hasn't reported yet
+	began    *began
+	end      *end
+}
+
+// New reads the jobs in o.Dir. One agent at a time may have a manager on it.
+func New(o Options) (*Manager, error) {
+	o.Limits.fill()
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	m := &Manager{opt: o, log: o.Log, jobs: map[string]*job{}}
+	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
+		return nil, fmt.Errorf("the folder of jobs: %w", err)
+	}
+	list, err := os.ReadDir(o.Dir)
+	if err != nil {
+		return nil, fmt.Errorf("the folder of jobs: %w", err)
+	}
+	for _, e := range list {
+		m.read(e.Name())
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, j := range m.jobs {
+		m.check(j)
+	}
+	m.prune()
+	return m, nil
+}
+
+// read takes a job's folder into memory. One without its description holds nothing that
+// ever started: the agent died before.
+func (m *Manager) read(name string) {
+	j := &job{dir: filepath.Join(m.opt.Dir, name)}
+	ok, err := readFile(j.dir, metaFile, &j.meta)
+	switch {
+	case err == nil && ok && j.JobID == name:
+		m.jobs[name] = j
+	case err == nil && !ok && validID(name):
+		if err := os.RemoveAll(j.dir); err != nil {
+			m.log.Warn("a job's folder that was never used can't be removed", "job", name, "err", err)
+		}
+	default:
+		m.log.Warn("a folder among the jobs can't be read; it's left alone", "job", name, "err", err)
+	}
+}
+
+var idForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9-]{0,63}$`)
+
+func validID(id string) bool { return idForm.MatchString(id) }
+
+// Close waits until what is being cleared away is. Jobs run on.
+func (m *Manager) Close() { m.burying.Wait() }
+
+// Watch notices jobs whose supervisor went down, and lets old ones go, until ctx ends.
+func (m *Manager) Watch(ctx context.Context) {
+	const every, pruneEvery = 2 * time.Second, 10 * time.Minute
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	pruned := time.Now()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		m.mu.Lock()
+		for _, j := range m.jobs {
+			m.check(j)
+		}
+		if time.Since(pruned) > pruneEvery {
+			m.prune()
+			pruned = time.Now()
+		}
+		m.mu.Unlock()
+	}
+}
+
+// check looks how a job stands. m.mu is held.
+func (m *Manager) check(j *job) {
+	if j.end != nil {
+		return
+	}
+	if j.began == nil {
+		var b began
+		if ok, err := readFile(j.dir, beganFile, &b); ok && err == nil {
+			j.began = &b
+		}
+	}
+	if j.readEnd() || j.starting {
+		return
+	}
+	held, err := lock(j.dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist): // somebody removed its folder
+		m.log.Error("a job's folder is gone; if it runs, it can't be reached any more", "job", j.JobID)
+		delete(m.jobs, j.JobID)
+	case err != nil:
+		m.log.Warn("can't see whether a job runs", "job", j.JobID, "err", err)
+	case held == nil: // its supervisor lives
+	case j.readEnd(): // it ended meanwhile
+		_ = held.Close()
+	default:
+		m.bury(j, held)
+	}
+}
+
+func (j *job) readEnd() bool {
+	var e end
+	ok, err := readFile(j.dir, endFile, &e)
+	if ok && err == nil {
+		j.end = &e
+	}
+	return j.end != nil
+}
+
+// bury writes a job off whose supervisor is gone, and kills what is left of it. held is its
+// lock: whoever gets it after this finds the job ended.
+func (m *Manager) bury(j *job, held *os.File) {
+	e := end{State: Lost, At: m.opt.Now().UTC(), Sizes: sizesOf(j.dir), Detail: "its supervisor went down; how far it came isn't known"}
+	same := m.opt.Boot == j.Boot
+	if !same {
+		e.Detail = "the host was restarted while it ran; how far it came isn't known"
+	}
+	if j.began == nil {
+		e.Detail += ", nor whether its program started"
+	}
+	shown := e
+	j.end = &shown
+	id, dir, b := j.JobID, j.dir, began{}
+	if j.began != nil {
+		b = *j.began
+	}
+	m.burying.Go(func() {
+		defer held.Close()
+		if same {
+			e.Left = m.opt.Processes.Clear(id, b.PID, b.Start)
+			e.Sizes = sizesOf(dir)
+		}
+		if err := writeFile(dir, endFile, e); err != nil {
+			m.log.Error("a job's loss could not be written down; the next agent finds it again", "job", id, "err", err)
+		}
+		m.log.Warn("a job was lost", "job", id, "why", e.Detail, "left_behind", e.Left)
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		j.end = &e
+	})
+}
+
+// view shows a job as it stands. m.mu is held, and check was called.
+func (m *Manager) view(j *job) Job {
+	out := Job{ID: j.JobID, Name: j.Name, Command: j.Command, Caller: j.Caller, State: Running, StartedAt: j.CreatedAt}
+	if j.began != nil {
+		out.PID, out.StartedAt = j.began.PID, j.began.At
+	}
+	s := sizes{}
+	if e := j.end; e != nil {
+		out.State, out.ExitCode, out.Signal, out.Detail = e.State, e.ExitCode, e.Signal, e.Detail
+		out.EndedAt, out.Left, s = e.At, e.Left, e.Sizes
+	} else {
+		s = sizesOf(j.dir)
+	}
+	out.Stdout, out.Stderr = s.Stdout, s.Stderr
+	return out
+}
+
+// may tells whether a caller sees and touches a job: its own; the server itself all.
+func may(c protocol.Caller, j *job) bool {
+	return c.Kind == "system" || c.Principal != "" && c.Principal == j.Caller.Principal
+}
+
+// List returns the caller's jobs, the latest first.
+func (m *Manager) List(c protocol.Caller) []Job {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var out []Job
+	for _, j := range m.jobs {
+		if !may(c, j) {
+			continue
+		}
+		if m.check(j); m.jobs[j.JobID] != nil {
+			out = append(out, m.view(j))
+		}
+	}
+	slices.SortFunc(out, func(a, b Job) int { return cmp.Or(b.StartedAt.Compare(a.StartedAt), cmp.Compare(b.ID, a.ID)) })
+	return out
+}
+
+// Get returns one of the caller's jobs. Another's is like one that isn't there.
+func (m *Manager) Get(c protocol.Caller, id string) (Job, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	j, err := m.find(c, id)
+	if err != nil {
+		return Job{}, err
+	}
+	return m.view(j), nil
+}
+
+// find looks a job up and checks it. m.mu is held.
+func (m *Manager) find(c protocol.Caller, id string) (*job, error) {
+	if j := m.jobs[id]; j != nil && may(c, j) {
+		if m.check(j); m.jobs[id] != nil {
+			return j, nil
+		}
+	}
+	return nil, protocol.Errorf(protocol.CodeNotFound, "no job of that id is yours on this host, or it ended more than %s ago; job_list shows which there are", hours(m.opt.Limits.Status))
+}
+
+func hours(d time.Duration) string {
+	if n := int(d / (24 * time.Hour)); n > 1 {
+		return fmt.Sprintf("%d days", n)
+	}
+	return fmt.Sprintf("%d hours", int(d/time.Hour))
+}
+
+// prune lets old jobs go, and the oldest outputs when there's too much; never of a job that
+// runs. It returns how much output is there then. m.mu is held.
+func (m *Manager) prune() (stored int64) {
+	var ended []*job
+	for _, j := range m.jobs {
+		if j.end == nil {
+			s := sizesOf(j.dir)
+			stored += s.Stdout.Kept + s.Stderr.Kept
+			continue
+		}
+		ended = append(ended, j)
+	}
+	slices.SortFunc(ended, func(a, b *job) int { return b.end.At.Compare(a.end.At) })
+	now := m.opt.Now()
+	for i, j := range ended { // the latest first: what is too much is the oldest's
+		age := now.Sub(j.end.At)
+		if age > m.opt.Limits.Status || i >= m.opt.Limits.Finished {
+			m.forget(j)
+			continue
+		}
+		s := sizesOf(j.dir)
+		size := s.Stdout.Kept + s.Stderr.Kept
+		if age > m.opt.Limits.Output || stored+size > m.opt.Limits.Stored {
+			for _, name := range []string{Stdout, Stderr} {
+				if err := os.Remove(filepath.Join(j.dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+					m.log.Warn("an old job's output can't be removed", "job", j.JobID, "err", err)
+				}
+			}
+			continue
+		}
+		stored += size
+	}
+	return stored
+}
+
+// forget removes a job that has ended. One whose loss is still being written down goes later.
+func (m *Manager) forget(j *job) {
+	if _, err := os.Stat(filepath.Join(j.dir, endFile)); err != nil && j.end.State == Lost {
+		return
+	}
+	if err := os.RemoveAll(j.dir); err != nil {
+		m.log.Warn("an old job can't be removed", "job", j.JobID, "err", err)
+		return
+	}
+	delete(m.jobs, j.JobID)
+}

@@ -1,0 +1,212 @@
+package jobs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/strict"
+)
+
+const (
+	// reportTime is how long a supervisor may take to say that the program runs.
+	reportTime = 25 * time.Second
+	// abandonTime is how long a job is watched to end that was given up while it started.
+	abandonTime = 8 * time.Second
+)
+
+// NotStarted says that the system didn't start a job's program. Unwrap gives its errno, if
+// it named one.
+type NotStarted struct {
+	Message string
+	Errno   syscall.Errno
+}
+
+// Error implements error.
+func (e *NotStarted) Error() string { return e.Message }
+
+// Unwrap returns the system's error, nil when there's none.
+func (e *NotStarted) Unwrap() error {
+	if e.Errno == 0 {
+		return nil
+	}
+	return e.Errno
+}
+
+// Start starts a job and returns once its program runs. The error is a *NotStarted when the
+// system refused the program, a *protocol.Error when a limit is reached or the id is known
+// already, ErrAbandoned (in the chain) when ctx ended first, or the supervisor, and the job
+// was ended again; any other means that nothing was started.
+func (m *Manager) Start(ctx context.Context, o Order) (Job, error) {
+	j, err := m.admit(o)
+	if err != nil {
+		return Job{}, err
+	}
+	rep, err := m.launch(ctx, j, o)
+	m.mu.Lock()
+	j.starting = false
+	m.mu.Unlock()
+	switch {
+	case err != nil:
+		return m.abandon(o, err)
+	case rep.PID == 0:
+		return Job{}, &NotStarted{Message: rep.Message, Errno: syscall.Errno(rep.Errno)}
+	}
+	return m.Get(o.Caller, o.ID)
+}
+
+// admit makes room for a job and writes down what it is. From then on its id is taken.
+func (m *Manager) admit(o Order) (*job, error) {
+	if !validID(o.ID) {
+		return nil, protocol.Errorf(protocol.CodeBadArgs, "the call's id doesn't fit a job")
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	running := 0
+	for _, j := range m.jobs {
+		if m.check(j); j.end == nil {
+			running++
+		}
+	}
+	if running >= m.opt.Limits.Running {
+		return nil, &protocol.Error{Code: protocol.CodeRateLimited, Reason: ReasonJobs,
+			Message: fmt.Sprintf("%d jobs run on this host, as many as may at once (over all callers); nothing was started. Try again when one has ended, or end one with job_stop", running)}
+	}
+	if m.prune() >= m.opt.Limits.Stored {
+		return nil, &protocol.Error{Code: protocol.CodeRateLimited, Reason: ReasonOutput,
+			Message: fmt.Sprintf("the output of running jobs fills the %d MiB that this host keeps; nothing was started. Try again when one has ended", m.opt.Limits.Stored>>20)}
+	}
+	j := &job{dir: filepath.Join(m.opt.Dir, o.ID), starting: true,
+		meta: meta{JobID: o.ID, Name: o.Name, Command: o.Command, Caller: o.Caller, CreatedAt: m.opt.Now().UTC(), Boot: m.opt.Boot}}
+	if err := os.Mkdir(j.dir, 0o700); err != nil {
+		if errors.Is(err, fs.ErrExist) {
+			return nil, &protocol.Error{Code: protocol.CodeConflict, Reason: protocol.ReasonDuplicate, Message: "this call has started a job already; job_list shows it"}
+		}
+		return nil, err
+	}
+	if err := writeFile(j.dir, metaFile, j.meta); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(j.dir))
+	}
+	m.jobs[o.ID] = j
+	return j, nil
+}
+
+// abandon ends a job whose supervisor was started and didn't report.
+func (m *Manager) abandon(o Order, cause error) (Job, error) {
+	m.log.Error("a job's supervisor didn't report", "job", o.ID, "err", cause)
+	ctx, cancel := context.WithTimeout(context.Background(), abandonTime)
+	defer cancel()
+	job, _, err := m.Stop(ctx, o.Caller, o.ID, Stop{Signal: "KILL", Reason: "its start was given up"})
+	switch {
+	case err != nil:
+		return job, err
+	case job.State == Failed && job.PID == 0:
+		return job, &NotStarted{Message: job.Detail}
+	}
+	return job, fmt.Errorf("%w: %w", ErrAbandoned, cause)
+}
+
+// ErrAbandoned says that a job may have started, and has been ended again.
+var ErrAbandoned = errors.New("the job's start was given up, and it was ended")
+
+// never writes down that a job's supervisor couldn't be started.
+func (m *Manager) never(j *job, cause error) {
+	e := end{State: Failed, Detail: "its supervisor couldn't be started: " + cause.Error(), At: m.opt.Now().UTC()}
+	if err := writeFile(j.dir, endFile, e); err != nil {
+		m.log.Error("the failure of a job can't be written down", "job", j.JobID, "err", err)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	j.end = &e
+}
+
+// launch starts a job's supervisor and waits for its report.
+func (m *Manager) launch(ctx context.Context, j *job, o Order) (report, error) {
+	task, err := json.Marshal(spec{
+		JobID: o.ID, Dir: j.dir, Path: []byte(o.Program.Path), Argv: blobs(o.Program.Argv), Line: []byte(o.Program.Line), Cwd: []byte(o.Program.Dir),
+		Env: blobs(slices.Concat(o.Program.Env, []string{mark + o.ID})), Stdin: []byte(o.Program.Stdin), TimeoutMS: o.Timeout.Milliseconds(), Quota: o.Quota,
+	})
+	if err != nil {
+		return report{}, err
+	}
+	said, err := m.supervise(j, task)
+	if err != nil {
+		m.never(j, err)
+		return report{Message: "its supervisor couldn't be started: " + err.Error()}, nil
+	}
+	timer := time.NewTimer(reportTime)
+	defer timer.Stop()
+	select {
+	case r := <-said:
+		return r.report, r.err
+	case <-timer.C:
+		return report{}, fmt.Errorf("no word of it within %s", reportTime)
+	case <-ctx.Done():
+		return report{}, context.Cause(ctx)
+	}
+}
+
+type saying struct {
+	report
+	err error
+}
+
+// supervise starts a supervisor with this task. Its report comes in the channel.
+func (m *Manager) supervise(j *job, task []byte) (<-chan saying, error) {
+	log, err := os.OpenFile(filepath.Join(j.dir, logFile), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	childIn, in, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer childIn.Close()
+	out, childOut, err := os.Pipe()
+	if err != nil {
+		return nil, errors.Join(err, in.Close())
+	}
+	defer childOut.Close()
+	x := &exec.Cmd{Path: m.opt.Supervisor[0], Args: m.opt.Supervisor, Dir: j.dir, Stdin: childIn, Stdout: childOut, Stderr: log,
+		Env: slices.Concat(m.opt.Env, []string{mark + j.JobID})}
+	detach(x)
+	if err := launch(x); err != nil {
+		return nil, errors.Join(err, in.Close(), out.Close())
+	}
+	said := make(chan saying, 1)
+	go func() {
+		_, _ = in.Write(task) // one that doesn't read it says so, or ends
+		_ = in.Close()
+		b, err := io.ReadAll(io.LimitReader(out, 64<<10))
+		_ = out.Close()
+		var s saying
+		if s.err = err; err == nil && len(b) == 0 {
+			s.err = errors.New("it ended without a word; " + logFile + " in the job's folder says more")
+		} else if err == nil {
+			s.err = strict.Unmarshal(b, &s.report, strict.Limits{MaxBytes: 64 << 10})
+		}
+		said <- s
+		_ = x.Wait() // it writes down itself how it ended
+	}()
+	return said, nil
+}
+
+func blobs(list []string) [][]byte {
+	out := make([][]byte, len(list))
+	for i, s := range list {
+		out[i] = []byte(s)
+	}
+	return out
+}

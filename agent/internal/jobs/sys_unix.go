@@ -1,0 +1,45 @@
+//go:build linux || darwin
+
+package jobs
+
+import (
+	"os"
+	"os/exec"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// tryLock takes the lock of an open file; false when another process has it.
+func tryLock(f *os.File) bool { return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil }
+
+// detach gives a supervisor a session of its own, so that nothing that ends the agent's
+// session reaches it.
+func detach(x *exec.Cmd) { x.SysProcAttr = &syscall.SysProcAttr{Setsid: true} }
+
+// launch starts a supervisor.
+func launch(x *exec.Cmd) error { return x.Start() }
+
+// pipeMost is more than any pipe holds.
+const pipeMost = 2 << 20
+
+// readRest hands what is in a pipe now to sink, without waiting for more. It's called after a
+// read was broken off by its deadline.
+func readRest(f *os.File, sink func([]byte), buf []byte) {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return
+	}
+	for total := 0; total < pipeMost; {
+		n := 0
+		err := raw.Read(func(fd uintptr) bool {
+			n, _ = unix.Read(int(fd), buf) // -1 when there's nothing now
+			return true
+		})
+		if err != nil || n <= 0 {
+			return
+		}
+		sink(buf[:n])
+		total += n
+	}
+}
