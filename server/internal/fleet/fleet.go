@@ -58,6 +58,19 @@ func (a *Agent) Offers(tool string) int {
 	return 0
 }
 
+// MaxSkew is how far a host's clock may be off before people are told.
+const MaxSkew = time.Minute
+
+// ClockAhead is how far the host's clock is ahead of the server's, negative when it's
+// behind; zero when it's off by MaxSkew at most.
+func (a *Agent) ClockAhead() time.Duration {
+	d := time.Duration(a.Facts.ClockAheadMS) * time.Millisecond
+	if d.Abs() <= MaxSkew {
+		return 0
+	}
+	return d
+}
+
 // Quarantine is a note that something is wrong with an agent's identity or behaviour.
 type Quarantine struct {
 	Reason string // duplicate, forked, violations

@@ -59,6 +59,7 @@ type agentRow struct {
 	Labels      map[string]string `json:"labels,omitempty" jsonschema:"The operator's labels."`
 	Description string            `json:"description,omitempty" jsonschema:"The operator's description."`
 	LastSeen    string            `json:"last_seen,omitempty" jsonschema:"When an agent that isn't online was seen last, RFC 3339, UTC."`
+	ClockAhead  int64             `json:"clock_ahead_seconds,omitempty" jsonschema:"How far its clock is ahead of the server's, in seconds; negative: behind. Absent up to a minute."`
 }
 
 type listOut struct {
@@ -81,7 +82,7 @@ func stateOf(a dispatch.AgentView) string {
 func rowOf(a dispatch.AgentView) agentRow {
 	r := agentRow{
 		AgentID: a.ID, State: stateOf(a), Hostname: text.Line(a.Facts.Hostname, 64), OS: text.Line(a.Facts.OS, 32),
-		RunAs: text.Line(a.Facts.RunAs, 64), Labels: a.Labels, Description: text.Line(a.Description, 200),
+		RunAs: text.Line(a.Facts.RunAs, 64), Labels: a.Labels, Description: text.Line(a.Description, 200), ClockAhead: int64(a.ClockAhead() / time.Second),
 	}
 	if r.State != stateOnline && !a.LastSeen.IsZero() {
 		r.LastSeen = a.LastSeen.UTC().Format(time.RFC3339)
@@ -183,19 +184,30 @@ func (a *API) selectAgent(_ context.Context, by asked, in selectIn) (any, error)
 		return nil, err
 	}
 	out := selectOut{agentRow: rowOf(view), Tools: []string{}}
-	for _, d := range a.fleet.Tools(by.who) {
-		if view.Offers(d.Name) > 0 {
-			out.Tools = append(out.Tools, d.Name)
+	for _, name := range a.toolsFor(by.who) {
+		if view.Offers(name) > 0 {
+			out.Tools = append(out.Tools, name)
 		}
 	}
 	out.Note = fmt.Sprintf(`Nothing was selected: Drover keeps no current host. Put "agent_id":"%s" into every call that is meant for it.`, view.ID)
+	if out.ClockAhead != 0 {
+		out.Note = fmt.Sprintf("Its clock is %s the server's: times in its logs and files are off by that. ", clockText(out.ClockAhead)) + out.Note
+	}
 	switch out.State {
 	case stateOffline:
-		out.Note = "It is offline: calls to it fail at once and nothing is sent. " + out.Note
+		out.Note = "It is offline: calls to it fail at once and nothing is sent, unless they have queue_for_seconds. " + out.Note
 	case stateQuarantined:
 		out.Note = "It is in quarantine (" + text.Line(view.Quarantined, 200) + "): an operator has to look at it. " + out.Note
 	}
 	return out, nil
+}
+
+// clockText says how far a clock is off.
+func clockText(ahead int64) string {
+	if ahead < 0 {
+		return (time.Duration(-ahead) * time.Second).String() + " behind"
+	}
+	return (time.Duration(ahead) * time.Second).String() + " ahead of"
 }
 
 type count struct {
@@ -209,6 +221,11 @@ type away struct {
 	LastSeen string        `json:"last_seen,omitempty" jsonschema:"RFC 3339, UTC; absent if it has never connected."`
 }
 
+type clock struct {
+	AgentID    fleet.AgentID `json:"agent_id"`
+	ClockAhead int64         `json:"clock_ahead_seconds" jsonschema:"How far it is ahead of the server's, in seconds; negative: behind."`
+}
+
 type overviewOut struct {
 	Agents      int     `json:"agents" jsonschema:"How many agents are in scope."`
 	Online      int     `json:"online"`
@@ -218,13 +235,14 @@ type overviewOut struct {
 	Labels      []count `json:"labels" jsonschema:"Agents by label (key=value), the most frequent 50."`
 	Versions    []count `json:"agent_versions" jsonschema:"Agents by the version of their agent program."`
 	Away        []away  `json:"away" jsonschema:"Agents that aren't online, the first 50 by id."`
+	Clocks      []clock `json:"clocks" jsonschema:"Agents whose clock is off by more than a minute, the first 50 by id."`
 }
 
 // overviewMax bounds each list of fleet_overview.
 const overviewMax = 50
 
 func (a *API) overview(_ context.Context, by asked, _ struct{}) (any, error) {
-	out := overviewOut{Away: []away{}}
+	out := overviewOut{Away: []away{}, Clocks: []clock{}}
 	systems, labels, versions := map[string]int{}, map[string]int{}, map[string]int{}
 	for _, agent := range a.fleet.Agents(by.who) {
 		row := rowOf(agent)
@@ -239,6 +257,9 @@ func (a *API) overview(_ context.Context, by asked, _ struct{}) (any, error) {
 		}
 		if row.State != stateOnline && len(out.Away) < overviewMax {
 			out.Away = append(out.Away, away{row.AgentID, row.State, row.LastSeen})
+		}
+		if row.ClockAhead != 0 && len(out.Clocks) < overviewMax {
+			out.Clocks = append(out.Clocks, clock{row.AgentID, row.ClockAhead})
 		}
 		systems[cmp.Or(row.OS, "unknown")]++
 		versions[cmp.Or(text.Line(agent.Facts.AgentVersion, 64), "unknown")]++
@@ -275,7 +296,7 @@ type whoamiOut struct {
 func (a *API) whoami(_ context.Context, by asked, _ struct{}) (any, error) {
 	out := whoamiOut{
 		Principal: by.who.ID, Name: text.Line(by.who.Name, 128), Kind: string(by.who.Kind), Admin: by.who.Admin,
-		Tools: []string{}, Version: a.version,
+		Tools: a.toolsFor(by.who), Version: a.version,
 	}
 	if !by.who.ExpiresAt.IsZero() {
 		out.ExpiresAt = by.who.ExpiresAt.UTC().Format(time.RFC3339)
@@ -285,9 +306,6 @@ func (a *API) whoami(_ context.Context, by asked, _ struct{}) (any, error) {
 		if agent.Online {
 			out.Online++
 		}
-	}
-	for _, d := range a.fleet.Tools(by.who) {
-		out.Tools = append(out.Tools, d.Name)
 	}
 	return out, nil
 }

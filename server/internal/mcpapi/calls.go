@@ -10,6 +10,7 @@ import (
 
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/protocol/capability"
+	"github.com/drover-fleet/drover/protocol/text"
 	"github.com/drover-fleet/drover/server/internal/fleet"
 )
 
@@ -68,8 +69,8 @@ func (a *API) callResult(ctx context.Context, by asked, in resultIn) (any, error
 		def = &capability.Definition{Spec: capability.Spec{Name: res.Tool, Render: capability.RenderJSON}}
 	}
 	if !res.State.Final() {
-		// This tool has no output schema, so that a call that still runs is no error.
-		return textResult(stillRunning(res), false, metaOf(res)), nil
+		// This tool has no output schema, so that a call that is still open is no error.
+		return textResult(stillOpen(res), false, metaOf(res)), nil
 	}
 	return a.result(def, res, capability.MaxOutput), nil
 }
@@ -93,6 +94,8 @@ func (a *API) callCancel(ctx context.Context, by asked, in cancelIn) (any, error
 	}
 	out := cancelOut{CallID: res.CallID, AgentID: res.Agent, Tool: res.Tool, State: res.State}
 	switch {
+	case res.State == fleet.Cancelled && !res.QueuedUntil.IsZero() && res.Err != nil:
+		out.Note = text.Line(res.Err.Message, 512) // says whether it had been sent
 	case res.State == fleet.Cancelled:
 		out.Note = fmt.Sprintf("It was ended on %s, with every process it had started. call_result gives what it had printed.", res.Agent)
 	case res.State == fleet.OutcomeUnknown:

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/drover-fleet/drover/protocol"
@@ -21,6 +22,7 @@ const (
 	quietWait    = 50 * time.Second
 	progressWait = 225 * time.Second
 	endlessWait  = protocol.MaxDeadlineMS*time.Millisecond + time.Hour // the call's own deadline ends it
+	queuedWait   = time.Second                                         // for a host that is offline
 )
 
 // Members of a request's _meta that Drover reads.
@@ -29,25 +31,29 @@ const (
 	metaKey     = "io.github.drover-fleet/idempotency_key"
 )
 
-// forward is the handler of a tool that runs on an agent: it takes agent_id out of the
-// arguments and gives the rest to dispatch as it is.
+// forward is the handler of a tool that runs on an agent: it takes Drover's own members out
+// of the arguments and gives the rest to dispatch as it is.
 func (a *API) forward(def *capability.Definition) mcp.ToolHandler {
 	return func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		who, ok := principalOf(req.Extra)
 		if !ok {
 			return errorResult(def.Name, fleet.Errorf(protocol.CodeUnauthenticated, "a credential is needed")), nil
 		}
-		agent, args, err := splice(req.Params.Arguments)
+		args, err := splice(req.Params.Arguments)
+		var queue time.Duration
+		if err == nil {
+			queue, err = args.queueFor()
+		}
 		if err != nil {
 			fe := fleet.AsError(err)
-			a.dispatch.Refuse(who, fleet.Refusal{Client: clientOf(req), Edge: edgeName, Tool: def.Name, Code: fe.Code, Message: fe.Message})
+			a.dispatch.Refuse(who, fleet.Refusal{Client: clientOf(req), Edge: edgeName, Tool: def.Name, Agent: namedAgent(jsontext.Value(req.Params.Arguments)), Code: fe.Code, Message: fe.Message})
 			return errorResult(def.Name, fe), nil
 		}
 		call, release := callContext(ctx, req.ProtocolVersion() >= modernVersion)
 		defer release()
 		client := clientInfo(req)
 		r := dispatch.Request{
-			Tool: def.Name, Agent: agent, Args: args, Wait: quietWait, Edge: edgeName,
+			Tool: def.Name, Agent: args.agent, Args: args.rest, Wait: quietWait, Edge: edgeName, QueueFor: queue,
 			Client: clientName(client, req.Extra.Header), CancelOnDone: true,
 			Key: metaString(req.Params.Meta, metaKey), ToolUseID: metaString(req.Params.Meta, metaToolUse),
 		}
@@ -59,12 +65,24 @@ func (a *API) forward(def *capability.Definition) mcp.ToolHandler {
 				r.Wait = endlessWait
 			}
 		}
+		a.boundWait(who, &r)
 		res, err := a.dispatch.Call(call, who, r)
 		p.stop()
 		if err != nil {
 			return a.refused(def.Name, err)
 		}
-		return a.result(def, res, textLimit(def, args)), nil
+		return a.result(def, res, textLimit(def, args.rest)), nil
+	}
+}
+
+// boundWait keeps the answer to a call that may be queued from taking as long as its queue.
+func (a *API) boundWait(who fleet.Principal, r *dispatch.Request) {
+	if r.QueueFor == 0 {
+		return
+	}
+	r.Wait = min(r.Wait, progressWait) // the host may go offline between this look and the call
+	if view, err := a.fleet.Agent(who, unquote(r.Agent)); err == nil && !view.Online {
+		r.Wait = queuedWait
 	}
 }
 

@@ -647,3 +647,72 @@ func TestListAgents(t *testing.T) {
 		t.Errorf("a scope of two: %+v", p)
 	}
 }
+
+// A call that may wait for its host: queued and told so at once, found and taken back by its
+// id, and run once, without Drover's own member, when the host connects.
+func TestQueuedCall(t *testing.T) {
+	f := harness.New(t, harness.Options{})
+	a := connect(t, f, "web-01")
+	for _, era := range harness.Eras() {
+		a.Close()
+		f.WaitState("web-01", "offline")
+		s := f.MCP(f.Admin, era, nil)
+		args := func(queue string) json.RawMessage {
+			return json.RawMessage(`{"queue_for_seconds":` + queue + `,"command":"echo ` + string(era) + `","agent_id":"web-01"}`)
+		}
+		for _, bad := range []string{`0`, `604801`, `1.0`, `"60"`, `null`, `true`} {
+			if r := call(t, s, "shell_exec", args(bad)); !r.IsError || !strings.HasPrefix(text(t, r), "bad_args: queue_for_seconds") {
+				t.Errorf("%s, queue_for_seconds %s: %s", era, bad, text(t, r))
+			}
+		}
+		if r := call(t, s, "shell_exec", json.RawMessage(`{"command":"x","agent_id":"web-01"}`)); !r.IsError || !strings.HasPrefix(text(t, r), "offline: ") {
+			t.Errorf("%s, not to be queued: %s", era, text(t, r))
+		}
+		back, stays := queued(t, s, args("3600")), queued(t, s, args("3600"))
+		var ended struct{ State, Note string }
+		decode(t, call(t, s, "call_cancel", map[string]any{"call_id": back}), &ended)
+		if ended.State != "cancelled" || !strings.Contains(ended.Note, "nothing ran") {
+			t.Errorf("%s, taken back: %+v", era, ended)
+		}
+		if err := a.Connect(); err != nil {
+			t.Fatal(err)
+		}
+		req, err := a.Request()
+		if err != nil || req.ID != stays || string(req.Args) != `{"command":"echo `+string(era)+`"}` {
+			t.Fatalf("%s: the agent got %+v, %v", era, req, err)
+		}
+		if err := a.Answer(req.ID, processOut); err != nil {
+			t.Fatal(err)
+		}
+		if r := call(t, s, "call_result", map[string]any{"call_id": stays}); r.IsError || !strings.HasSuffix(text(t, r), "]\nhi\n") {
+			t.Errorf("%s, after the host came: %s", era, text(t, r))
+		}
+		done := make(chan string, 1)
+		go func() {
+			done <- text(t, call(t, s, "shell_exec", json.RawMessage(`{"command":"next","agent_id":"web-01"}`)))
+		}()
+		if req, err = a.Request(); err != nil || string(req.Args) != `{"command":"next"}` {
+			t.Fatalf("%s: after the queue the agent got %+v, %v", era, req, err)
+		}
+		if err := a.Answer(req.ID, processOut); err != nil {
+			t.Fatal(err)
+		}
+		<-done
+	}
+}
+
+// queued makes a call that must be queued, and returns its id.
+func queued(t *testing.T, s *mcp.ClientSession, args json.RawMessage) string {
+	t.Helper()
+	r := call(t, s, "shell_exec", args)
+	meta, _ := r.Meta["io.github.drover-fleet/call"].(map[string]any)
+	id, _ := meta["call_id"].(string)
+	if r.IsError || !strings.HasPrefix(text(t, r), "queued: shell_exec for agent web-01, as call "+id) || meta["state"] != "queued" || meta["queued_until"] == nil || id == "" {
+		t.Fatalf("%s, meta %v", text(t, r), meta)
+	}
+	look := call(t, s, "call_result", map[string]any{"call_id": id, "wait_seconds": 0})
+	if look.IsError || !strings.HasPrefix(text(t, look), "queued: ") {
+		t.Errorf("call_result: %s", text(t, look))
+	}
+	return id
+}

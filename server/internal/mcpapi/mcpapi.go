@@ -77,7 +77,7 @@ func New(c Config) *API {
 		dispatch: c.Dispatch, fleet: c.Fleet, version: c.Version, log: c.Log, stateless: c.Stateless,
 		open: map[string]map[*context.CancelCauseFunc]struct{}{}, gets: map[string]*standing{},
 	}
-	a.tools, a.serverTools = a.forwardedTools(), a.ownTools()
+	a.tools, a.serverTools = a.forwardedTools(capability.All()), a.ownTools()
 	a.servers = newServers(a.newServer)
 	timeout := c.SessionTimeout
 	if timeout == 0 {

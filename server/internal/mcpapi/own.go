@@ -51,11 +51,11 @@ func (a *API) ownTools() []forwarded {
 		define[resultIn, none](a, own{
 			name: "call_result", title: "Wait for a call's result", bounds: resultBounds,
 			doc: "Gives the result of an earlier call by its call id, as the call itself would have given it; waits for its end up to wait_seconds. " +
-				"A call that still runs is reported as such: ask again. Results are kept for a day.",
+				"A call that still runs, or is queued for a host that is offline, is reported as such: ask again. Results are kept for a day.",
 		}, a.callResult),
 		define[cancelIn, cancelOut](a, own{
-			name: "call_cancel", title: "Cancel a running call", changes: true, bounds: cancelBounds,
-			doc: "Ends a running call by its call id, with every process it started, and tells how it ended. A call that has ended already is left as it is.",
+			name: "call_cancel", title: "Cancel a running or queued call", changes: true, bounds: cancelBounds,
+			doc: "Ends a running call by its call id, with every process it started, and tells how it ended; takes a queued one back. A call that has ended already is left as it is.",
 		}, a.callCancel),
 	}
 }

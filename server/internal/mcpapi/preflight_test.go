@@ -5,12 +5,14 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/google/go-cmp/cmp"
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 
 	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/server/internal/fleet"
 )
 
 func TestPreflightRefuses(t *testing.T) {
@@ -121,53 +123,79 @@ func TestRefusalsEchoNoValue(t *testing.T) {
 }
 
 func TestSplice(t *testing.T) {
-	for _, c := range []struct{ name, in, agent, rest string }{
-		{"absent", `{"path":"/"}`, "", `{"path":"/"}`},
-		{"nothing", ``, "", `{}`},
-		{"null", `null`, "", `{}`},
-		{"alone", `{"agent_id":"web-01"}`, `"web-01"`, `{}`},
-		{"first", `{"agent_id":"web-01","path":"/"}`, `"web-01"`, `{"path":"/"}`},
-		{"in the middle, bytes kept", `{ "a" : 1.50 , "agent_id" : "w" , "b":"\u00e9\/" }`, `"w"`, `{"a" : 1.50,"b":"\u00e9\/"}`},
-		{"last", `{"path":"/","agent_id":null}`, `null`, `{"path":"/"}`},
-		{"escaped name", `{"agent\u005fid":"w","x":1}`, `"w"`, `{"x":1}`},
-		{"other case stays", `{"Agent_ID":"w","x":1}`, "", `{"Agent_ID":"w","x":1}`},
-		{"nested stays", `{"env":{"agent_id":"b"},"agent_id":["a"]}`, `["a"]`, `{"env":{"agent_id":"b"}}`},
+	for _, c := range []struct{ name, in, agent, queue, rest string }{
+		{"absent", `{"path":"/"}`, "", "", `{"path":"/"}`},
+		{"nothing", ``, "", "", `{}`},
+		{"null", `null`, "", "", `{}`},
+		{"alone", `{"agent_id":"web-01"}`, `"web-01"`, "", `{}`},
+		{"first", `{"agent_id":"web-01","path":"/"}`, `"web-01"`, "", `{"path":"/"}`},
+		{"in the middle, bytes kept", `{ "a" : 1.50 , "agent_id" : "w" , "b":"\u00e9\/" }`, `"w"`, "", `{"a" : 1.50,"b":"\u00e9\/"}`},
+		{"last", `{"path":"/","agent_id":null}`, `null`, "", `{"path":"/"}`},
+		{"escaped name", `{"agent\u005fid":"w","x":1}`, `"w"`, "", `{"x":1}`},
+		{"other case stays", `{"Agent_ID":"w","x":1}`, "", "", `{"Agent_ID":"w","x":1}`},
+		{"nested stays", `{"env":{"agent_id":"b"},"agent_id":["a"]}`, `["a"]`, "", `{"env":{"agent_id":"b"}}`},
+		{"queue", `{"queue_for_seconds":60,"agent_id":"w","x":1}`, `"w"`, "60", `{"x":1}`},
+		{"queue, escaped, whatever it is", `{"x":1,"queue\u005ffor_seconds":{"a":1}}`, "", `{"a":1}`, `{"x":1}`},
+		{"queue in another case or nested stays", `{"Queue_For_Seconds":1,"env":{"queue_for_seconds":"2"}}`, "", "", `{"Queue_For_Seconds":1,"env":{"queue_for_seconds":"2"}}`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			agent, rest, err := splice([]byte(c.in))
-			if err != nil || string(agent) != c.agent || string(rest) != c.rest {
-				t.Errorf("got %s, %s, %v; want %s, %s", agent, rest, err, c.agent, c.rest)
+			got, err := splice([]byte(c.in))
+			if err != nil || string(got.agent) != c.agent || string(got.queue) != c.queue || string(got.rest) != c.rest {
+				t.Errorf("got %+v, %v; want %s, %s, %s", got, err, c.agent, c.queue, c.rest)
 			}
 		})
 	}
-	for _, in := range []string{`[]`, `"x"`, `{"a":1,"a":2}`, `{"agent_id":"a","agent_id":"b"}`, `{"a":`} {
-		if agent, rest, err := splice([]byte(in)); err == nil {
-			t.Errorf("splice(%s) = %s, %s", in, agent, rest)
+	for _, in := range []string{
+		`[]`, `"x"`, `{"a":1,"a":2}`, `{"agent_id":"a","agent_id":"b"}`, `{"queue_for_seconds":1,"queue_for_seconds":1}`,
+		`{"queue_for_seconds":1,"queue\u005ffor_seconds":1}`, `{"a":`,
+	} {
+		if got, err := splice([]byte(in)); err == nil {
+			t.Errorf("splice(%s) = %+v", in, got)
+		}
+	}
+}
+
+func TestQueueFor(t *testing.T) {
+	for in, want := range map[string]time.Duration{"": 0, "1": time.Second, "604800": 7 * 24 * time.Hour} {
+		var raw jsontext.Value
+		if in != "" {
+			raw = jsontext.Value(in)
+		}
+		if got, err := (&spliced{queue: raw}).queueFor(); err != nil || got != want {
+			t.Errorf("%q: %s, %v", in, got, err)
+		}
+	}
+	for _, in := range []string{"0", "-1", "604801", "1.0", "6e1", "1e0", `"60"`, "true", "null", "[60]", `{}`, "99999999999999999999", "-0"} {
+		if got, err := (&spliced{queue: jsontext.Value(in)}).queueFor(); err == nil || fleet.AsError(err).Code != protocol.CodeBadArgs {
+			t.Errorf("%s: %s, %v", in, got, err)
 		}
 	}
 }
 
 func FuzzSplice(f *testing.F) {
 	f.Add([]byte(`{"agent_id":"a","x":[1,{"y":"z"}]}`))
-	f.Add([]byte(`{ "x" : "\u00e9" , "agent\u005fid" : null }`))
+	f.Add([]byte(`{ "x" : "\u00e9" , "agent\u005fid" : null, "queue_for_seconds":7 }`))
 	f.Fuzz(func(t *testing.T, in []byte) {
-		agent, rest, err := splice(in)
+		got, err := splice(in)
 		if err != nil {
 			return
 		}
-		var m map[string]jsontext.Value
-		if !rest.IsValid() || rest.Kind() != '{' {
-			t.Fatalf("%s became %s", in, rest)
+		if !got.rest.IsValid() || got.rest.Kind() != '{' {
+			t.Fatalf("%s became %s", in, got.rest)
 		}
-		m = map[string]jsontext.Value{}
-		if bad := members(rest, func(name string, v jsontext.Value) *refusal { m[name] = v; return nil }); bad != nil {
+		m := map[string]jsontext.Value{}
+		if bad := members(got.rest, func(name string, v jsontext.Value) *refusal { m[name] = v; return nil }); bad != nil {
 			t.Fatal(bad.err)
 		}
-		if _, ok := m[agentMember]; ok {
-			t.Fatalf("agent_id stayed in %s", rest)
+		for _, own := range []string{agentMember, queueMember} {
+			if _, ok := m[own]; ok {
+				t.Fatalf("%s stayed in %s", own, got.rest)
+			}
 		}
-		if len(agent) > 0 && !agent.IsValid() {
-			t.Fatalf("agent %s", agent)
+		for _, v := range []jsontext.Value{got.agent, got.queue} {
+			if len(v) > 0 && !v.IsValid() {
+				t.Fatalf("taken out: %s", v)
+			}
 		}
 	})
 }

@@ -42,10 +42,16 @@ type callMeta struct {
 	Size       *int64 `json:"size,omitempty"`
 	NextOffset int64  `json:"next_offset,omitempty"`
 	SHA256     string `json:"sha256,omitempty"`
+	// Of a queued call, RFC 3339; of one whose outcome is unknown.
+	QueuedUntil string `json:"queued_until,omitempty"`
+	Evidence    string `json:"evidence,omitempty"`
 }
 
 func metaOf(res dispatch.Result) callMeta {
-	m := callMeta{CallID: res.CallID, AgentID: res.Agent, Tool: res.Tool, State: res.State, Joined: res.Joined}
+	m := callMeta{CallID: res.CallID, AgentID: res.Agent, Tool: res.Tool, State: res.State, Joined: res.Joined, Evidence: text.Line(res.Evidence, 512)}
+	if !res.QueuedUntil.IsZero() {
+		m.QueuedUntil = res.QueuedUntil.UTC().Format(time.RFC3339)
+	}
 	if res.Err != nil {
 		m.Code, m.Reason = res.Err.Code, text.Line(res.Err.Reason, 64)
 	}
@@ -82,6 +88,7 @@ func (a *API) result(def *capability.Definition, res dispatch.Result, limit int)
 	if !res.State.Final() {
 		return handle(def, res)
 	}
+	res.Err = withEvidence(res)
 	if len(res.Output) == 0 {
 		if res.Err == nil { // a result that is no longer kept
 			res.Err = fleet.Errorf(protocol.CodeNotFound, "the call ended as %s, but its result is no longer kept", res.State)
@@ -109,10 +116,26 @@ func (a *API) result(def *capability.Definition, res dispatch.Result, limit int)
 // handle shows a call that's still open. It's no error, except in the letter for tools
 // with an output schema: clients refuse a success without structured content.
 func handle(def *capability.Definition, res dispatch.Result) *mcp.CallToolResult {
-	return textResult(stillRunning(res), def.Render == capability.RenderJSON, metaOf(res))
+	return textResult(stillOpen(res), def.Render == capability.RenderJSON, metaOf(res))
 }
 
-func stillRunning(res dispatch.Result) string {
+// withEvidence is a call's error with what was learnt after it was recorded: the outcome
+// stays unknown, but its reader may know better.
+func withEvidence(res dispatch.Result) *fleet.Error {
+	if res.Err == nil || res.Evidence == "" {
+		return res.Err
+	}
+	fe := *res.Err
+	fe.Message += ". Learnt since: " + text.Line(res.Evidence, 512)
+	return &fe
+}
+
+func stillOpen(res dispatch.Result) string {
+	if res.State == fleet.Queued {
+		return fmt.Sprintf(`queued: %s for agent %s, as call %s, until %s. The host is offline. The call runs once if the host connects before that time, and never after it. Nothing has run yet; this is not a failure, and calling again would queue it twice.
+Next: call_result with {"call_id":"%s"} tells where it stands; call_cancel with the call_id takes it back.`,
+			res.Tool, res.Agent, res.CallID, res.QueuedUntil.UTC().Format("2006-01-02 15:04:05 UTC"), res.CallID)
+	}
 	return fmt.Sprintf(`still running: %s on agent %s, as call %s. It goes on; this is not a failure, and starting it again would run it twice.
 Next: call_result with {"call_id":"%s","wait_seconds":50} waits for its result; call_cancel with the call_id ends it.`, res.Tool, res.Agent, res.CallID, res.CallID)
 }

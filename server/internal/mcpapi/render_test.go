@@ -229,6 +229,24 @@ func TestStructuredResult(t *testing.T) {
 	}
 }
 
+// What was learnt later stands beside an unknown outcome, with and without a result, and
+// can't pass for Drover's word.
+func TestEvidenceIsShown(t *testing.T) {
+	res := dispatch.Result{CallID: testCall, Agent: "web-01", RunAs: "root", Tool: "shell_exec"}
+	res.Evidence = "it had ended with exit code 0\n[db-01 · root · exit 0]"
+	res = failed(res, fleet.OutcomeUnknown, protocol.CodeOutcomeUnknown, "", "it may have run")
+	want := "outcome_unknown: it may have run. Learnt since: it had ended with exit code 0 [db-01 · root · exit 0]\n[web-01 · root · outcome_unknown · call " + string(testCall) + "]"
+	r := testAPI().result(capability.ShellExec.Definition, res, 4000)
+	if diff := cmp.Diff(want, textOf(t, r)); diff != "" || !r.IsError || r.Meta[metaCall].(callMeta).Evidence == "" {
+		t.Error(diff)
+	}
+	half := failed(ended(t, "shell_exec", capability.ProcessOut{Stdout: "half"}), fleet.OutcomeUnknown, protocol.CodeOutcomeUnknown, "", "it may have run")
+	half.Evidence = "it had ended"
+	if s := textOf(t, testAPI().result(capability.ShellExec.Definition, half, 4000)); !strings.Contains(s, "Learnt since: it had ended\nhalf") {
+		t.Errorf("with partial output: %q", s)
+	}
+}
+
 func TestErrorsAndHandles(t *testing.T) {
 	res := dispatch.Result{CallID: testCall, Agent: "web-01", RunAs: "root", Tool: "shell_exec"}
 	r := testAPI().result(capability.ShellExec.Definition, failed(res, fleet.NotStarted, protocol.CodeNotStarted, "", "it never began"), 0)
@@ -242,6 +260,17 @@ func TestErrorsAndHandles(t *testing.T) {
 	}
 	if r = testAPI().result(capability.FSWrite.Definition, res, 0); !r.IsError {
 		t.Error("a handle of a tool with an output schema must be an error: it has no structured content")
+	}
+	res.State, res.QueuedUntil = fleet.Queued, time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	r = testAPI().result(capability.ShellExec.Definition, res, 0)
+	s := textOf(t, r)
+	for _, want := range []string{"queued: shell_exec for agent web-01", "until 2026-01-02 03:04:05 UTC", "Nothing has run yet", string(testCall), "call_result", "call_cancel"} {
+		if !strings.Contains(s, want) {
+			t.Errorf("nothing of %q in %q", want, s)
+		}
+	}
+	if m := r.Meta[metaCall].(callMeta); r.IsError || m.QueuedUntil != "2026-01-02T03:04:05Z" || m.State != fleet.Queued {
+		t.Errorf("a queued call: error %v, %+v", r.IsError, m)
 	}
 	r = errorResult("fs_stat", fleet.Errorf(protocol.CodeUnknownAgent, "no agent\x1b of that id"))
 	if want := `unknown_agent: no agent\x1b of that id`; textOf(t, r) != want || r.Meta[metaCall].(callMeta).Code != "unknown_agent" {

@@ -2,54 +2,90 @@ package mcpapi
 
 import (
 	"bytes"
+	"strconv"
+	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/server/internal/dispatch"
 	"github.com/drover-fleet/drover/server/internal/fleet"
 )
 
-// agentMember is the argument that every forwarded tool has: the agent's id.
-const agentMember = "agent_id"
+// The arguments that Drover adds to every forwarded tool: the agent's id, and how long a
+// call may wait for an agent that is offline.
+const (
+	agentMember = "agent_id"
+	queueMember = "queue_for_seconds"
+)
 
-// splice takes agent_id out of a call's arguments. It returns its raw value, nil where it
-// was absent, and the object of the other members, each of them byte for byte as it came:
-// these bytes are frozen, recorded and sent. args must have passed preflight.
-func splice(args []byte) (agent, rest jsontext.Value, err error) {
+// spliced are a call's arguments taken apart. agent and queue are raw values, nil where
+// they were absent; rest is the object of the other members, each of them byte for byte as
+// it came: these bytes are frozen, recorded and sent.
+type spliced struct{ agent, queue, rest jsontext.Value }
+
+// splice takes Drover's own members out of a call's arguments. args must have passed
+// preflight.
+func splice(args []byte) (spliced, error) {
 	if len(args) == 0 || jsontext.Value(args).Kind() == 'n' {
-		return nil, jsontext.Value("{}"), nil
+		return spliced{rest: jsontext.Value("{}")}, nil
 	}
 	dec := jsontext.NewDecoder(bytes.NewBuffer(args))
 	if tok, err := dec.ReadToken(); err != nil || tok.Kind() != '{' {
-		return nil, nil, badArguments(err)
+		return spliced{}, badArguments(err)
 	}
-	rest = make(jsontext.Value, 1, len(args))
-	rest[0] = '{'
+	out := spliced{rest: make(jsontext.Value, 1, len(args))}
+	out.rest[0] = '{'
 	for dec.PeekKind() != '}' {
 		name, err := dec.ReadValue()
 		if err != nil {
-			return nil, nil, badArguments(err)
+			return spliced{}, badArguments(err)
 		}
-		from := dec.InputOffset() - int64(len(name))
-		isAgent := unquote(name) == agentMember
+		from, own := dec.InputOffset()-int64(len(name)), out.own(unquote(name))
 		v, err := dec.ReadValue()
 		if err != nil {
-			return nil, nil, badArguments(err)
+			return spliced{}, badArguments(err)
 		}
 		to := dec.InputOffset()
-		if isAgent {
-			agent = jsontext.Value(args[to-int64(len(v)) : to])
+		if own != nil {
+			*own = jsontext.Value(args[to-int64(len(v)) : to])
 			continue
 		}
-		if len(rest) > 1 {
-			rest = append(rest, ',')
+		if len(out.rest) > 1 {
+			out.rest = append(out.rest, ',')
 		}
-		rest = append(rest, args[from:to]...)
+		out.rest = append(out.rest, args[from:to]...)
 	}
 	if _, err := dec.ReadToken(); err != nil {
-		return nil, nil, badArguments(err)
+		return spliced{}, badArguments(err)
 	}
-	return agent, append(rest, '}'), nil
+	out.rest = append(out.rest, '}')
+	return out, nil
+}
+
+// own is where a member of Drover's goes; nil for one of the tool's.
+func (s *spliced) own(name string) *jsontext.Value {
+	switch name {
+	case agentMember:
+		return &s.agent
+	case queueMember:
+		return &s.queue
+	default:
+		return nil
+	}
+}
+
+// queueFor reads how long the call may wait for its agent; zero where that was absent.
+func (s *spliced) queueFor() (time.Duration, error) {
+	if s.queue == nil {
+		return 0, nil
+	}
+	const most = int64(dispatch.MaxQueue / time.Second)
+	n, err := strconv.ParseInt(string(s.queue), 10, 64) // 60.0, 6e1 and "60" are no whole numbers here
+	if err != nil || n < 1 || n > most {
+		return 0, fleet.Errorf(protocol.CodeBadArgs, "%s must be a whole number of seconds from 1 to %d; leave it out to fail at once when the host is offline", queueMember, most)
+	}
+	return time.Duration(n) * time.Second, nil
 }
 
 func badArguments(err error) error {

@@ -2,7 +2,9 @@ package mcpapi
 
 import (
 	"encoding/json"
+	"maps"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -21,8 +23,8 @@ func allTools(t *testing.T) []*mcp.Tool {
 	t.Helper()
 	a := New(Config{Log: testAPI().log, Version: "test"})
 	var out []*mcp.Tool
-	for _, d := range capability.All() {
-		out = append(out, a.tools[d.Name].tool)
+	for _, name := range slices.Sorted(maps.Keys(a.tools)) {
+		out = append(out, a.tools[name].tool)
 	}
 	for _, own := range a.serverTools {
 		out = append(out, own.tool)
@@ -97,13 +99,57 @@ func TestForwardedToolsNeedAnAgent(t *testing.T) {
 		if p == nil || p.Type != "string" || len(s.Required) == 0 || s.Required[0] != agentMember || p.Default != nil {
 			t.Errorf("%s: agent_id %+v, required %v", d.Name, p, s.Required)
 		}
-		if d.In.Properties[agentMember] != nil {
-			t.Errorf("%s: the definition was changed", d.Name)
+		q := s.Properties[queueMember]
+		if q == nil || q.Type != "integer" || q.Default != nil || *q.Minimum != 1 || *q.Maximum != 604800 || slices.Contains(s.Required, queueMember) {
+			t.Errorf("%s: queue_for_seconds %+v, required %v", d.Name, q, s.Required)
+		}
+		if d.In.Properties[agentMember] != nil || d.In.Properties[queueMember] != nil {
+			t.Errorf("%s: the definition was changed, or has a member of Drover's", d.Name)
 		}
 		text := d.Render != capability.RenderJSON
 		if (toolOf(d).OutputSchema == nil) != text {
 			t.Errorf("%s: an output schema, though it answers in text, or none", d.Name)
 		}
+	}
+}
+
+// A tool whose arguments have a member of Drover's own can't exist: splice would take it away.
+func TestReservedMembers(t *testing.T) {
+	for _, name := range []string{agentMember, queueMember} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("a tool with an argument %s was made", name)
+				}
+			}()
+			withOwn("x", &jsonschema.Schema{Type: "object", Properties: map[string]*jsonschema.Schema{name: {Type: "string"}}})
+		}()
+	}
+}
+
+// grants is a Fleet that grants these tools.
+type grants struct {
+	Fleet
+	tools []*capability.Definition
+}
+
+func (g grants) Tools(fleet.Principal) []*capability.Definition { return g.tools }
+
+// What moves a file's bytes beside the call isn't offered here, however it's granted.
+func TestStreamingToolsAreNotListed(t *testing.T) {
+	up, down := *capability.FSWrite.Definition, *capability.FSRead.Definition
+	up.Name, up.Stream = "fs_up", capability.ToHost
+	down.Name, down.Stream = "fs_down", capability.FromHost
+	defs := []*capability.Definition{&up, capability.FSStat.Definition, &down}
+	a := New(Config{Log: testAPI().log, Version: "test", Fleet: grants{tools: defs}})
+	a.tools = a.forwardedTools(defs)
+	if got := a.toolsFor(who("p")); len(got) != 1 || got[0] != "fs_stat" {
+		t.Errorf("listed: %v", got)
+	}
+	one := a.servers.of("p")
+	one.sync(a, who("p"))
+	if len(a.tools) != 1 {
+		t.Errorf("%d tools were made", len(a.tools))
 	}
 }
 
