@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -304,8 +305,9 @@ func TestUnseenIsKeptAlsoInARace(t *testing.T) {
 		var resp *protocol.Response
 		before := ran.Load()
 		var wg sync.WaitGroup
-		wg.Go(func() { resp = f.handle(t.Context(), req) })
-		wg.Go(func() { st = f.fate(id) })
+		both := []func(){func() { resp = f.handle(t.Context(), req) }, func() { st = f.fate(id) }}
+		wg.Go(both[n%2]) // who is last tends to be first
+		wg.Go(both[1-n%2])
 		wg.Wait()
 		began := ran.Load() != before
 		switch st.State {
@@ -446,6 +448,80 @@ func TestShutdownWritesTheJournalAndKeepsTheAnswers(t *testing.T) {
 	wantError(t, <-answer, protocol.CodeCancelled, "")
 	if e, _ := openJournal(t, dir, 8).Find(journal.IDOf("one")); e.State != journal.Ended {
 		t.Errorf("%+v", e)
+	}
+}
+
+// A call that passes a file can't go on over another connection: it ends with its own,
+// whether it opens its stream before the cut or after.
+func TestAStreamingCallEndsWithItsConnection(t *testing.T) {
+	for name, open := range map[string]func(context.Context, *run.Call) error{
+		"in":  func(ctx context.Context, c *run.Call) error { _, _, err := c.In(ctx); return err },
+		"out": func(_ context.Context, c *run.Call) error { _, err := c.Out(-1); return err },
+	} {
+		for _, wait := range []time.Duration{0, 5 * time.Second} {
+			t.Run(fmt.Sprint(name, wait), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					f := newFixture(func(ctx context.Context, c *run.Call, _ capability.ShellExecIn) (capability.ProcessOut, error) {
+						time.Sleep(wait)
+						if err := open(ctx, c); err != nil {
+							return capability.ProcessOut{}, err
+						}
+						select {
+						case <-ctx.Done():
+							return capability.ProcessOut{ExitCode: -1}, run.Ended(ctx, "nothing was written")
+						case <-time.After(30 * time.Second):
+							return capability.ProcessOut{}, nil
+						}
+					})
+					began := time.Now()
+					f.Handle(cutAfter(t, time.Second), f.request("one"), mux.DetachedStreams(nil, strings.NewReader("x"), 1, io.Discard))
+					resp := f.Rejoin(t.Context(), "one", mux.Detached(nil))
+					wantError(t, resp, protocol.CodeCancelled, "")
+					if d := time.Since(began); d != max(wait, time.Second) || !strings.Contains(resp.Error.Message, "cut; nothing was written") {
+						t.Errorf("after %v: %v", d, resp.Error)
+					}
+				})
+			})
+		}
+	}
+}
+
+// The response of a call that sent a file says, when it's asked for again, that the file
+// was lost; of one that took a file, that it's there.
+func TestAResumedResponseSaysWhatBecameOfTheFile(t *testing.T) {
+	for out, code := range map[bool]protocol.Code{true: protocol.CodeCancelled, false: ""} {
+		f := newFixture(func(ctx context.Context, c *run.Call, _ capability.ShellExecIn) (capability.ProcessOut, error) {
+			if !out {
+				_, _, err := c.In(ctx)
+				return capability.ProcessOut{Stdout: "done"}, err
+			}
+			up, err := c.Out(0)
+			if err != nil {
+				return capability.ProcessOut{}, err
+			}
+			return capability.ProcessOut{Stdout: "done"}, up.Close()
+		})
+		first := f.Handle(t.Context(), f.request("one"), mux.DetachedStreams(nil, strings.NewReader(""), 0, io.Discard))
+		again := f.Rejoin(t.Context(), "one", mux.Detached(nil))
+		if first.Error != nil || string(again.Result) != string(first.Result) {
+			t.Errorf("out %v: %v, then %s", out, first.Error, again.Result)
+		}
+		if code == "" && again.Error != nil {
+			t.Errorf("a file that was taken: %v", again.Error)
+		} else if code != "" {
+			wantError(t, again, code, "")
+		}
+	}
+}
+
+func TestACallWithoutAConnectionHasNoStreams(t *testing.T) {
+	c := &run.Call{ID: "one"}
+	c.Started(1)
+	if _, _, err := c.In(t.Context()); err == nil {
+		t.Error("it has one in")
+	}
+	if _, err := c.Out(1); err == nil {
+		t.Error("it has one out")
 	}
 }
 

@@ -30,6 +30,7 @@ type flight struct {
 	ctx       context.Context // of the work; its deadline apart
 	cancel    context.CancelCauseFunc
 	streaming atomic.Bool // it passes bytes over its connection
+	sending   atomic.Bool // a file, to the caller
 
 	// done is closed when resp is there: the work has ended. late is closed when the work
 	// hasn't ended though it was told to; then overdue is what there's to say.
@@ -106,7 +107,7 @@ func (r *Runner) finish(f *flight, resp *protocol.Response, release func()) {
 	f.cancel(nil)
 	r.mu.Lock()
 	delete(r.live, f.id.Hash)
-	r.kept.put(f.id, resp)
+	r.kept.put(f.id, f.forLater(resp))
 	if !r.pruning {
 		r.pruning = true
 		time.AfterFunc(keptTime, r.prune)

@@ -1,0 +1,94 @@
+package agent
+
+import (
+	"bufio"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/drover-fleet/drover/agent/internal/journal"
+)
+
+// leftover is a process as a call of a dead agent leaves it.
+func leftover(t *testing.T, env ...string) *exec.Cmd {
+	t.Helper()
+	x := exec.Command("/bin/sh", "-c", "echo up; exec sleep 4261")
+	x.Env = env
+	out, err := x.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := x.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = x.Process.Kill() })
+	if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
+		t.Fatal(err)
+	}
+	return x
+}
+
+// exited tells whether a process ends within a time.
+func exited(x *exec.Cmd, d time.Duration) bool {
+	done := make(chan struct{})
+	go func() { _ = x.Wait(); close(done) }()
+	select {
+	case <-done:
+		return true
+	case <-time.After(d):
+		return false
+	}
+}
+
+// A restarted agent ends what its calls were doing, and nothing else: not what a call left
+// in the background on purpose, not a job.
+func TestARestartEndsWhatWasRunning(t *testing.T) {
+	dir, log := t.TempDir(), slog.New(slog.DiscardHandler)
+	was := openJournal(dir, log)
+	running, ended := t.Name()+"-running", t.Name()+"-ended"
+	for _, id := range []string{running, ended} {
+		if err := was.Start(journal.IDOf(id), "shell_exec", false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := was.End(journal.IDOf(ended), nil); err != nil {
+		t.Fatal(err)
+	}
+	call := leftover(t, "DROVER_CALL_ID="+running)
+	background := leftover(t, "DROVER_CALL_ID="+ended)
+	job := leftover(t, "DROVER_CALL_ID="+running, "DROVER_JOB_ID=1")
+
+	now := openJournal(dir, log)
+	endLeftovers(now, log)
+	closeJournal(now, log)
+	if !exited(call, 10*time.Second) {
+		t.Error("what the call started lives")
+	}
+	if exited(background, 200*time.Millisecond) || exited(job, 200*time.Millisecond) {
+		t.Error("something else was ended")
+	}
+	again := openJournal(dir, log)
+	defer closeJournal(again, log)
+	e, ok := again.Find(journal.IDOf(running))
+	if !ok || e.State != journal.Lost || e.Left != 1 || len(again.Open()) != 0 {
+		t.Errorf("the journal has %+v", e)
+	}
+}
+
+// An agent that can make no journal serves all the same, and its name for what it remembers
+// is new each time.
+func TestWithoutAJournalTheAgentServesOn(t *testing.T) {
+	dir, log := filepath.Join(t.TempDir(), "gone"), slog.New(slog.DiscardHandler)
+	a, b := openJournal(dir, log), openJournal(dir, log)
+	defer closeJournal(a, log)
+	defer closeJournal(b, log)
+	if err := a.Start(journal.IDOf("one"), "t", false); err != nil || a.Boot() == b.Boot() {
+		t.Errorf("%v; %s and %s", err, a.Boot(), b.Boot())
+	}
+	if _, err := os.Stat(dir); err == nil {
+		t.Error("the folder was made")
+	}
+}
