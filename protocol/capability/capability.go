@@ -48,6 +48,7 @@ const (
 	RenderJSON    Render = "json"    // structured content
 	RenderProcess Render = "process" // text: the status line, stdout, stderr
 	RenderFile    Render = "file"    // text: the status line, then the file's text, or an image
+	RenderOutput  Render = "output"  // text: the status line, then a page of a command's output
 )
 
 // MaxArgs bounds a call's arguments, in bytes of JSON.
@@ -378,7 +379,7 @@ func inBounds(v reflect.Value) error {
 // All lists every definition, in the order of lists and docs.
 func All() []*Definition {
 	return []*Definition{
-		ShellExec.Definition, PowerShellExec.Definition,
+		ShellExec.Definition, PowerShellExec.Definition, ShellOutput.Definition,
 		FSList.Definition, FSStat.Definition, FSRead.Definition, FSWrite.Definition,
 		DiagSystem.Definition,
 	}

@@ -12,7 +12,7 @@ type PowerShellExecIn struct {
 
 // PowerShellExec runs a PowerShell script on the host.
 var PowerShellExec = Define[PowerShellExecIn, ProcessOut](Spec{
-	Name: "powershell_exec", Title: "Run a PowerShell script on one host", Version: 1,
+	Name: "powershell_exec", Title: "Run a PowerShell script on one host", Version: 2,
 	Doc: "Runs a PowerShell script on the host named by agent_id (pwsh, else Windows PowerShell), as the agent's user, and returns its output as UTF-8 and its exit code. " +
 		"Offered by hosts that have PowerShell.",
 	Effect: NormalChange, Traits: []Trait{ReadsPrivate, UntrustedInput, SendsOut},

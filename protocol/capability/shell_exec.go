@@ -31,14 +31,17 @@ type ProcessOut struct {
 	PID         int    `json:"pid,omitempty" min:"0" jsonschema:"The process id on the host."`
 	DurationMS  int64  `json:"duration_ms" min:"0" jsonschema:"How long it ran, in milliseconds."`
 	Left        []int  `json:"left_behind,omitempty" jsonschema:"Process ids that could not be killed."`
+	// Version 2.
+	Kept       bool `json:"kept,omitempty" jsonschema:"More was printed than is returned here; the host keeps the full output for a day, for shell_output."`
+	KeptPartly bool `json:"kept_partly,omitempty" jsonschema:"The host keeps only the beginning of the output: the rest was beyond its limits."`
 }
 
 // ShellExec runs a command on the host.
 var ShellExec = Define[ShellExecIn, ProcessOut](Spec{
-	Name: "shell_exec", Title: "Run a command on one host", Version: 1,
+	Name: "shell_exec", Title: "Run a command on one host", Version: 2,
 	Doc: "Runs a command on the host named by agent_id, as the agent's user, and returns its output and exit code. " +
 		"A non-zero exit code is a result, not an error. Standard input is empty unless stdin is given, so programs that ask questions end at once; " +
-		"use sudo -n. Use argv instead of command for values that must not pass through a shell.",
+		"use sudo -n. Of long output the head and the tail are returned, and shell_output pages through all of it. Use argv instead of command for values that must not pass through a shell.",
 	Effect: NormalChange, Traits: []Trait{ReadsPrivate, UntrustedInput, SendsOut},
 	Destructive: true, OpenWorld: true, Render: RenderProcess, Redact: []string{"stdin", "env"},
 	Example: `{"command":"uptime","timeout_seconds":10}`, Timeout: 120,

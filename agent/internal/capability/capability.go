@@ -9,6 +9,7 @@ import (
 
 	"github.com/drover-fleet/drover/agent/internal/guard"
 	"github.com/drover-fleet/drover/agent/internal/run"
+	"github.com/drover-fleet/drover/agent/internal/spool"
 	"github.com/drover-fleet/drover/protocol/capability"
 )
 
@@ -19,6 +20,10 @@ type Host struct {
 	RunAs   string // the user that commands run as
 	Files   *guard.Files
 	Log     *slog.Logger
+	// Output is the folder in which the output of calls is kept that is more than an answer
+	// holds; "" keeps none. Only this process uses it.
+	Output       string
+	OutputLimits spool.Limits
 
 	env   map[string]string // what commands inherit
 	home  string            // where commands run unless told otherwise
@@ -27,6 +32,7 @@ type Host struct {
 	locks pathLocks
 	// groups is nil where commands get no cgroup of their own.
 	groups *groups
+	spool  *spool.Spool
 
 	owners owners
 }
@@ -39,7 +45,9 @@ func Bind(r *run.Registry, h *Host) {
 	h.shell = shellOf(h.env)
 	h.pwsh = findPowerShell()
 	h.findGroups()
+	h.openSpool()
 	run.Bind(r, capability.ShellExec, h.shellExec)
+	run.Bind(r, capability.ShellOutput, h.shellOutput)
 	if h.pwsh != "" {
 		run.Bind(r, capability.PowerShellExec, h.powerShellExec)
 	}

@@ -23,9 +23,14 @@ type stream struct {
 	total int64
 	// done: the call was answered; what comes now is only counted.
 	done bool
+	// spill gets all of it from the moment on when it's more than what is held here.
+	spill   func(p []byte)
+	spilled bool
 }
 
-func newStream(limit int) *stream { return &stream{half: (limit + 1) / 2} }
+func newStream(limit int, spill func(p []byte)) *stream {
+	return &stream{half: (limit + 1) / 2, spill: spill}
+}
 
 // Write implements io.Writer.
 func (s *stream) Write(p []byte) (int, error) {
@@ -35,6 +40,9 @@ func (s *stream) Write(p []byte) (int, error) {
 	s.total += int64(n)
 	if s.done {
 		return n, nil
+	}
+	if s.total > 2*int64(s.half) {
+		s.spillOver(p)
 	}
 	if room := s.half - len(s.head); room > 0 {
 		k := min(room, len(p))
@@ -55,6 +63,17 @@ func (s *stream) Write(p []byte) (int, error) {
 		p = p[k:]
 	}
 	return n, nil
+}
+
+// spillOver passes p on, and before the first one all that came earlier: none of that is
+// lost yet, and the ring hasn't turned.
+func (s *stream) spillOver(p []byte) {
+	if !s.spilled {
+		s.spill(s.head)
+		s.spill(s.tail)
+		s.spilled = true
+	}
+	s.spill(p)
 }
 
 // drain copies r until its end.

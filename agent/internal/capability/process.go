@@ -13,6 +13,7 @@ import (
 
 	"github.com/drover-fleet/drover/agent/internal/guard"
 	"github.com/drover-fleet/drover/agent/internal/run"
+	"github.com/drover-fleet/drover/agent/internal/spool"
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/protocol/capability"
 )
@@ -55,8 +56,22 @@ func (h *Host) findGroups() {
 	h.Log.Info("each command gets a cgroup of its own")
 }
 
+// openSpool opens where full outputs are kept. Without it commands work as well.
+func (h *Host) openSpool() {
+	if h.Output == "" {
+		return
+	}
+	var err error
+	if h.spool, err = spool.Open(h.Output, h.OutputLimits, h.Log); err != nil {
+		h.Log.Warn("full outputs can't be kept on this host", "err", err)
+	}
+}
+
 // Close gives back what Bind took. Calls have ended; what they left in the background lives on.
-func (h *Host) Close() { h.groups.close() }
+func (h *Host) Close() {
+	h.groups.close()
+	h.spool.Close()
+}
 
 // runProcess runs a command to its end, or to that of ctx or its timeout: then its whole
 // tree is dead when this returns, or named in left_behind.
@@ -67,7 +82,7 @@ func (h *Host) runProcess(ctx context.Context, c *run.Call, cmd command) (capabi
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, cmd.timeout, run.ErrDeadline)
 	defer cancel()
-	std, err := newPipes(cmd.limit, cmd.stdin)
+	std, err := newPipes(cmd.limit, cmd.stdin, h.spool.Begin(c.ID, c.Caller))
 	if err != nil {
 		return out, h.sysError(err, cmd.argv[0], "can't be started")
 	}
@@ -125,11 +140,14 @@ type pipes struct {
 	in, out, err                *os.File // our ends; in is nil for an empty stdin
 	stdin                       string
 	stdout, stderr              *stream
+	full                        *spool.Call // what doesn't fit the answer
 	drained                     chan struct{}
 }
 
-func newPipes(limit int, stdin string) (p *pipes, err error) {
-	p = &pipes{stdin: stdin, stdout: newStream(limit), stderr: newStream(limit), drained: make(chan struct{})}
+func newPipes(limit int, stdin string, full *spool.Call) (p *pipes, err error) {
+	p = &pipes{stdin: stdin, full: full, drained: make(chan struct{}),
+		stdout: newStream(limit, func(b []byte) { full.Write(spool.Stdout, b) }),
+		stderr: newStream(limit, func(b []byte) { full.Write(spool.Stderr, b) })}
 	defer func() {
 		if err != nil {
 			p.close(p.childIn, p.childOut, p.childErr, p.in, p.out, p.err)
@@ -199,6 +217,17 @@ func (p *pipes) finish(out *capability.ProcessOut, limit int) {
 	a, b := p.stdout.take(), p.stderr.take()
 	out.StdoutBytes, out.StderrBytes = a.total, b.total
 	out.Stdout, out.Stderr, out.Truncated, out.Invalid = texts(a, b, limit)
+	if out.Truncated {
+		// What is held here whole was too much together with the other, or when written as text.
+		if a.whole {
+			p.full.Write(spool.Stdout, a.head)
+		}
+		if b.whole {
+			p.full.Write(spool.Stderr, b.head)
+		}
+	}
+	kept, whole := p.full.End()
+	out.Kept, out.KeptPartly = kept, kept && !whole
 }
 
 // checkDir tells early, and apart from the program, that the folder to run in is amiss.

@@ -16,6 +16,7 @@ import (
 	"github.com/drover-fleet/drover/agent/internal/capability"
 	"github.com/drover-fleet/drover/agent/internal/guard"
 	"github.com/drover-fleet/drover/agent/internal/run"
+	"github.com/drover-fleet/drover/agent/internal/spool"
 	"github.com/drover-fleet/drover/protocol"
 	spec "github.com/drover-fleet/drover/protocol/capability"
 	"github.com/drover-fleet/drover/protocol/mux"
@@ -39,7 +40,8 @@ func newRig(t testing.TB, roots ...string) *rig {
 	t.Cleanup(func() { _ = files.Close() })
 	log := slog.New(slog.DiscardHandler)
 	r := &rig{reg: &run.Registry{}, id: run.Identity{Fingerprint: make([]byte, 32), Generation: 1}}
-	r.host = &capability.Host{AgentID: "web-01", Version: "1.2.3", RunAs: "tester", Files: files, Log: log}
+	r.host = &capability.Host{AgentID: "web-01", Version: "1.2.3", RunAs: "tester", Files: files, Log: log,
+		Output: t.TempDir(), OutputLimits: spool.Limits{PerCall: 16 << 20}}
 	capability.Bind(r.reg, r.host)
 	t.Cleanup(r.host.Close)
 	r.Runner = run.New(r.reg, r.id, nil, log)

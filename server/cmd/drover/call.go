@@ -229,6 +229,7 @@ type processResult struct {
 	StdoutBytes int64   `json:"stdout_bytes"`
 	StderrBytes int64   `json:"stderr_bytes"`
 	Truncated   bool    `json:"truncated"`
+	Kept        bool    `json:"kept"`
 	Signal      string  `json:"signal"`
 }
 
@@ -242,7 +243,7 @@ func (a *app) show(o *callFlags, c *restapi.Call) (int, error) {
 			return 0, err
 		}
 	case isProcess:
-		if err := a.showProcess(o, &p); err != nil {
+		if err := a.showProcess(o, c, &p); err != nil {
 			return 0, err
 		}
 	case len(c.Result) > 0:
@@ -277,7 +278,7 @@ func exitCode(n int) int {
 	return n & 0xff
 }
 
-func (a *app) showProcess(o *callFlags, p *processResult) error {
+func (a *app) showProcess(o *callFlags, c *restapi.Call, p *processResult) error {
 	if _, err := fmt.Fprint(a.out, o.text(*p.Stdout, a.outTTY)); err != nil {
 		return err
 	}
@@ -285,7 +286,11 @@ func (a *app) showProcess(o *callFlags, p *processResult) error {
 		return err
 	}
 	if p.Truncated {
-		a.say("drover: the output was cut: %d bytes of standard output and %d of standard error in all; raise max_output, or write to a file and read it with fs_read", p.StdoutBytes, p.StderrBytes)
+		rest := "raise max_output, or write to a file and read it with fs_read"
+		if p.Kept {
+			rest = "the tool shell_output with call_id=" + text.Line(c.CallID, 64) + " reads more of it, for a day"
+		}
+		a.say("drover: the output was cut: %d bytes of standard output and %d of standard error in all; %s", p.StdoutBytes, p.StderrBytes, rest)
 	}
 	return nil
 }

@@ -105,9 +105,14 @@ func textLimit(def *capability.Definition, args []byte) int {
 		return 0
 	}
 	var in struct {
-		Max int `json:"max_output"`
+		Max   int `json:"max_output"`
+		Limit int `json:"limit"`
 	}
-	if err := json.Unmarshal(args, &in); err != nil || in.Max <= 0 {
+	err := json.Unmarshal(args, &in)
+	if def.Render == capability.RenderOutput {
+		in.Max = in.Limit
+	}
+	if err != nil || in.Max <= 0 {
 		return capability.DefaultOutput
 	}
 	return min(in.Max, capability.MaxOutput)

@@ -102,6 +102,8 @@ func (a *API) result(def *capability.Definition, res dispatch.Result, limit int)
 		out, err = processResult(res, limit)
 	case capability.RenderFile:
 		out, err = fileResult(res, limit)
+	case capability.RenderOutput:
+		out, err = outputResult(res, limit)
 	default:
 		out, err = jsonResult(res)
 	}

@@ -68,6 +68,9 @@ func newProcessText(res dispatch.Result, out capability.ProcessOut) processText 
 	}
 	if out.Truncated {
 		notes = append(notes, fmt.Sprintf("truncated: %d bytes of stdout and %d of stderr in all", out.StdoutBytes, out.StderrBytes))
+		if out.Kept {
+			notes = append(notes, keptNote(res, out))
+		}
 	}
 	p := processText{stdout: stdout, stderr: stderr, status: func(late ...string) string {
 		return statusLine(res, processEnd(res, out), time.Duration(out.DurationMS)*time.Millisecond, slices.Concat(notes, late)...)

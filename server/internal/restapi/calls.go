@@ -181,7 +181,7 @@ type Tool struct {
 	Title        string         `json:"title"`
 	Description  string         `json:"description"`
 	Effect       string         `json:"effect" enum:"read_only,standard_change,normal_change"`
-	Render       string         `json:"render" enum:"json,process,file" doc:"How its result is shown: process results have stdout, stderr and exit_code."`
+	Render       string         `json:"render" enum:"json,process,file,output" doc:"How its result is shown: process results have stdout, stderr and exit_code."`
 	Timeout      int            `json:"timeout_seconds" doc:"The time limit when none is given."`
 	InputSchema  jsontext.Value `json:"input_schema" doc:"JSON schema of args."`
 	OutputSchema jsontext.Value `json:"output_schema" doc:"JSON schema of result."`

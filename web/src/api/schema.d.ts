@@ -603,7 +603,7 @@ export interface components {
              * @description How its result is shown: process results have stdout, stderr and exit_code.
              * @enum {string}
              */
-            render: "json" | "process" | "file";
+            render: "json" | "process" | "file" | "output";
             /**
              * Format: int64
              * @description The time limit when none is given.
