@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"os/user"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"sync/atomic"
@@ -105,7 +106,12 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.greet(id, files, log)
 
 	reg := &run.Registry{}
-	capability.Bind(reg, &capability.Host{AgentID: id.AgentID(), Version: a.cfg.Version, RunAs: runAs(), Files: files, Log: log})
+	work := a.openJobs(log)
+	defer work.close()
+	host := &capability.Host{AgentID: id.AgentID(), Version: a.cfg.Version, RunAs: runAs(), Files: files, Jobs: work.manager(), Log: log,
+		Output: filepath.Join(a.cfg.State, "output")}
+	capability.Bind(reg, host)
+	defer host.Close()
 	calls := openJournal(a.cfg.State, log)
 	defer closeJournal(calls, log)
 	endLeftovers(calls, log)
@@ -113,6 +119,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	var up atomic.Pointer[mux.Session]
 	l := link.New(link.Options{Server: id.ServerURL(), Identity: id, Handler: runner, Resumer: runner, Boot: runner.Boot(), Log: log, Client: a.client,
 		Connected: func(c link.Connection) { up.Store(c.Session) },
+		Removed:   work.removed,
 		Facts:     func() (protocol.Facts, []protocol.Capability) { return a.facts(files), reg.Capabilities() }})
 
 	// The tunnel outlives ctx until the calls have ended, so that their answers still go out.

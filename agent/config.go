@@ -28,6 +28,9 @@ type Config struct {
 	Roots []string
 	// CAFile names a PEM file with the only certificate authorities to trust.
 	CAFile string
+	// Supervisor is the command line that runs SuperviseJob; none: background jobs aren't
+	// offered.
+	Supervisor []string
 	// Version is the build's version, as facts and diag_system tell it.
 	Version string
 }

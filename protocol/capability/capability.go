@@ -382,6 +382,7 @@ func All() []*Definition {
 		ShellExec.Definition, PowerShellExec.Definition, ShellOutput.Definition,
 		FSList.Definition, FSStat.Definition, FSRead.Definition, FSWrite.Definition,
 		DiagSystem.Definition,
+		JobStart.Definition, JobList.Definition, JobOutput.Definition, JobStop.Definition,
 	}
 }
 

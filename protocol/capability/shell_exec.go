@@ -41,7 +41,7 @@ var ShellExec = Define[ShellExecIn, ProcessOut](Spec{
 	Name: "shell_exec", Title: "Run a command on one host", Version: 2,
 	Doc: "Runs a command on the host named by agent_id, as the agent's user, and returns its output and exit code. " +
 		"A non-zero exit code is a result, not an error. Standard input is empty unless stdin is given, so programs that ask questions end at once; " +
-		"use sudo -n. Of long output the head and the tail are returned, and shell_output pages through all of it. Use argv instead of command for values that must not pass through a shell.",
+		"use sudo -n. Start what takes longer than a minute, or must not be interrupted, with job_start instead: it outlives this client and the connection. Of long output the head and the tail are returned, and shell_output pages through all of it. Use argv instead of command for values that must not pass through a shell.",
 	Effect: NormalChange, Traits: []Trait{ReadsPrivate, UntrustedInput, SendsOut},
 	Destructive: true, OpenWorld: true, Render: RenderProcess, Redact: []string{"stdin", "env"},
 	Example: `{"command":"uptime","timeout_seconds":10}`, Timeout: 120,

@@ -40,7 +40,7 @@ An operator makes a token with "drover enroll create --agent-id ID" on the serve
 the agent exchanges it once for the registration of a key that never leaves the host.`,
 		SilenceUsage: true, SilenceErrors: true,
 	}
-	root.AddCommand(newRun(), newEnroll(), newVersion())
+	root.AddCommand(newRun(), newEnroll(), newVersion(), newSupervisor())
 	return root
 }
 
@@ -89,6 +89,21 @@ func newEnroll() *cobra.Command {
 	o.add(cmd)
 	cmd.Flags().BoolVar(&o.Replace, "replace", false, "give up an enrolment that's in the state folder already")
 	return cmd
+}
+
+// supervisorName is the command that the agent starts itself with, for a background job.
+const supervisorName = "job-supervisor"
+
+func newSupervisor() *cobra.Command {
+	return &cobra.Command{
+		Use:    supervisorName,
+		Short:  "Run one background job; only the agent itself starts this",
+		Hidden: true,
+		Args:   cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return agent.SuperviseJob(cmd.Context(), os.Stdin, os.Stdout)
+		},
+	}
 }
 
 func newVersion() *cobra.Command {
@@ -161,6 +176,9 @@ func (o *options) agent(cmd *cobra.Command) (*agent.Agent, error) {
 		return nil, err
 	}
 	o.Version = version
+	if o.Supervisor, err = agent.SelfSupervisor(supervisorName); err != nil {
+		return nil, err
+	}
 	return agent.New(o.Config, log)
 }
 

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 
 	"github.com/drover-fleet/drover/agent/internal/guard"
+	"github.com/drover-fleet/drover/agent/internal/jobs"
 	"github.com/drover-fleet/drover/agent/internal/run"
 	"github.com/drover-fleet/drover/agent/internal/spool"
 	"github.com/drover-fleet/drover/protocol/capability"
@@ -19,6 +20,7 @@ type Host struct {
 	Version string // of the agent
 	RunAs   string // the user that commands run as
 	Files   *guard.Files
+	Jobs    *jobs.Manager // nil: background jobs aren't offered
 	Log     *slog.Logger
 	// Output is the folder in which the output of calls is kept that is more than an answer
 	// holds; "" keeps none. Only this process uses it.
@@ -56,6 +58,12 @@ func Bind(r *run.Registry, h *Host) {
 	run.Bind(r, capability.FSRead, h.fsRead)
 	run.Bind(r, capability.FSWrite, h.fsWrite)
 	run.Bind(r, capability.DiagSystem, h.diagSystem)
+	if h.Jobs != nil {
+		run.Bind(r, capability.JobStart, h.jobStart)
+		run.Bind(r, capability.JobList, h.jobList)
+		run.Bind(r, capability.JobOutput, h.jobOutput)
+		run.Bind(r, capability.JobStop, h.jobStop)
+	}
 }
 
 func homeOf(env map[string]string) string {
