@@ -25,6 +25,7 @@ type AgentInfo struct {
 	Arch         string            `json:"arch"`
 	RunAs        string            `json:"run_as" doc:"The user that its commands run as."`
 	AgentVersion string            `json:"agent_version"`
+	ClockAheadMS int64             `json:"clock_ahead_ms,omitzero" doc:"How far its clock is ahead of the server's, in milliseconds, as it saw it when it connected; negative: behind."`
 	Roots        []string          `json:"roots" doc:"Folders that its file tools are confined to; none: not confined."`
 	Labels       map[string]string `json:"labels" doc:"The operator's."`
 	Description  string            `json:"description" doc:"The operator's."`
@@ -194,6 +195,34 @@ func (a *API) removeAgent(ctx context.Context, who fleet.Principal, in *agentPat
 	return &nothing{}, a.Enrolment.RemoveAgent(ctx, who.ID, v.ID)
 }
 
+// Purged tells what a purge did.
+type Purged struct {
+	Cancelled int `json:"cancelled" doc:"How many queued calls were taken back; none of them runs."`
+}
+
+type purgedOut struct {
+	Body Purged
+}
+
+func (a *API) purgeAgent(ctx context.Context, who fleet.Principal, in *agentPath) (*purgedOut, error) {
+	v, err := a.Dispatch.Agent(a.reader(who), in.AgentID)
+	if err != nil {
+		return nil, err
+	}
+	if a.Blind {
+		return nil, fleet.Errorf(protocol.CodeUnavailable, "the running server has the queue, and this process isn't it: ask it with --url and an administrator's token")
+	}
+	ev := fleet.AdminEvent{Principal: who.ID, Action: "agent.purge", Object: "agent:" + string(v.ID), At: time.Now().UTC()}
+	if err := a.Store.RecordAdmin(ctx, ev); err != nil {
+		return nil, err
+	}
+	n, err := a.Dispatch.Purge(ctx, who, string(v.ID))
+	if err != nil {
+		return nil, err
+	}
+	return &purgedOut{Body: Purged{Cancelled: n}}, nil
+}
+
 func (a *API) stateOf(v dispatch.AgentView) string {
 	switch {
 	case v.Quarantined != "":
@@ -211,7 +240,7 @@ func (a *API) info(v dispatch.AgentView) AgentInfo {
 	out := AgentInfo{
 		AgentID: string(v.ID), State: a.stateOf(v), Since: v.Since.UTC(), Quarantine: v.Quarantined, Notice: v.Notice,
 		Hostname: v.Facts.Hostname, OS: v.Facts.OS, OSVersion: v.Facts.OSVersion, Arch: v.Facts.Arch,
-		RunAs: v.Facts.RunAs, AgentVersion: v.Facts.AgentVersion, Roots: v.Facts.Roots,
+		RunAs: v.Facts.RunAs, AgentVersion: v.Facts.AgentVersion, Roots: v.Facts.Roots, ClockAheadMS: v.Facts.ClockAheadMS,
 		Labels: v.Labels, Description: v.Description, Tools: []string{}, Generation: v.Generation,
 		Fingerprint: protocol.B64(v.Fingerprint), CreatedAt: v.CreatedAt.UTC(), LastSeen: v.LastSeen.UTC(),
 	}

@@ -40,6 +40,8 @@ type Calls interface {
 	Call(ctx context.Context, who fleet.Principal, req dispatch.Request) (dispatch.Result, error)
 	Result(ctx context.Context, who fleet.Principal, id fleet.CallID, wait time.Duration) (dispatch.Result, error)
 	Cancel(ctx context.Context, who fleet.Principal, id fleet.CallID) (dispatch.Result, error)
+	// Purge takes back the calls that are queued for an agent, and returns how many.
+	Purge(ctx context.Context, who fleet.Principal, agent string) (int, error)
 	Refuse(who fleet.Principal, r fleet.Refusal)
 }
 

@@ -17,6 +17,8 @@ type Store interface {
 	SetAgent(ctx context.Context, id fleet.AgentID, labels map[string]string, description *string, ev fleet.AdminEvent) error
 	Calls(ctx context.Context, f store.CallFilter) (calls []fleet.Call, next string, err error)
 	Records(ctx context.Context, f store.RecordFilter) (rows []store.Record, next string, err error)
+	// RecordAdmin writes an administrative row of its own, durable when it returns.
+	RecordAdmin(ctx context.Context, ev fleet.AdminEvent) error
 	Ping(ctx context.Context) error
 }
 
@@ -24,7 +26,7 @@ type Store interface {
 type AuditRow struct {
 	ID        string         `json:"id"`
 	At        time.Time      `json:"at"`
-	Kind      string         `json:"kind" enum:"intent,outcome,refusal,admin"`
+	Kind      string         `json:"kind" enum:"intent,sent,outcome,evidence,refusal,admin" doc:"sent: a queued call was sent. evidence: what was learnt of a call whose outcome is outcome_unknown."`
 	CallID    string         `json:"call_id,omitzero"`
 	AgentID   string         `json:"agent_id,omitzero" doc:"In refusals as the caller gave it."`
 	Principal string         `json:"principal,omitzero" doc:"Absent when unauthenticated."`
@@ -33,7 +35,7 @@ type AuditRow struct {
 }
 
 type listAuditIn struct {
-	Kind    string `query:"kind" enum:"intent,outcome,refusal,admin" doc:"Only rows of this kind."`
+	Kind    string `query:"kind" enum:"intent,sent,outcome,evidence,refusal,admin" doc:"Only rows of this kind."`
 	AgentID string `query:"agent_id" maxLength:"63" doc:"Only rows about this agent."`
 	CallID  string `query:"call_id" maxLength:"64" doc:"Only rows about this call."`
 	Limit   int    `query:"limit" minimum:"1" maximum:"200" default:"50" doc:"How many."`

@@ -26,6 +26,7 @@ type CallRequest struct {
 	Args           jsontext.Value `json:"args,omitzero" doc:"The tool's arguments, without agent_id; see list-tools."`
 	WaitSeconds    int            `json:"wait_seconds,omitzero" minimum:"1" maximum:"300" doc:"How long to wait for the end; 50 when absent. The call goes on after it."`
 	IdempotencyKey string         `json:"idempotency_key,omitzero" maxLength:"128" doc:"A call with the same key is the same call: it runs once. With other arguments it's a conflict."`
+	QueueFor       int            `json:"queue_for_seconds,omitzero" minimum:"1" maximum:"604800" doc:"Lets a call to an agent that is offline wait for it, durably, at most this long; it never runs after that. Absent: such a call fails at once."`
 }
 
 // Call is a call's end, or where it stands.
@@ -40,6 +41,9 @@ type Call struct {
 	Joined     bool           `json:"joined,omitzero" doc:"This was an earlier call with the same key."`
 	CreatedAt  time.Time      `json:"created_at,omitzero"`
 	FinishedAt time.Time      `json:"finished_at,omitzero"`
+
+	QueuedUntil time.Time `json:"queued_until,omitzero" doc:"Of a call that was queued: when it expires unless its agent connects before."`
+	Evidence    string    `json:"evidence,omitzero" doc:"What was learnt after the outcome had been recorded as outcome_unknown: one line, in the agent's words."`
 }
 
 type createCallIn struct {
@@ -54,19 +58,31 @@ type callOut struct {
 
 func (a *API) createCall(ctx context.Context, who fleet.Principal, in *createCallIn) (*callOut, error) {
 	b, client := in.Body, clientName(in.UserAgent)
-	if b.WaitSeconds < 0 || b.WaitSeconds > MaxWait {
-		fe := fleet.Errorf(protocol.CodeBadArgs, "wait_seconds must be 1 to %d", MaxWait)
+	if fe := b.bounds(); fe != nil {
 		a.Dispatch.Refuse(who, fleet.Refusal{Client: client, Edge: edgeName, Code: fe.Code, Message: fe.Message})
 		return nil, fe
 	}
 	res, err := a.Dispatch.Call(ctx, who, dispatch.Request{
 		Tool: b.Tool, Agent: b.AgentID, Args: b.Args, Wait: time.Duration(b.WaitSeconds) * time.Second,
-		Key: b.IdempotencyKey, Client: client, Edge: edgeName,
+		Key: b.IdempotencyKey, Client: client, Edge: edgeName, QueueFor: time.Duration(b.QueueFor) * time.Second,
 	})
 	if err != nil {
 		return nil, err
 	}
 	return callAnswer(res), nil
+}
+
+// bounds checks the times of a request.
+func (b *CallRequest) bounds() *fleet.Error {
+	const most = int(dispatch.MaxQueue / time.Second)
+	switch {
+	case b.WaitSeconds < 0 || b.WaitSeconds > MaxWait:
+		return fleet.Errorf(protocol.CodeBadArgs, "wait_seconds must be 1 to %d", MaxWait)
+	case b.QueueFor < 0 || b.QueueFor > most:
+		return fleet.Errorf(protocol.CodeBadArgs, "queue_for_seconds must be 1 to %d", most)
+	default:
+		return nil
+	}
 }
 
 // edgeName is this interface's name in the record.
@@ -77,6 +93,7 @@ func callAnswer(r dispatch.Result) *callOut {
 	out := &callOut{Status: http.StatusAccepted, Body: Call{
 		CallID: string(r.CallID), AgentID: string(r.Agent), RunAs: r.RunAs, Tool: r.Tool, State: string(r.State),
 		Result: r.Output, Error: callError(r.Err), Joined: r.Joined, CreatedAt: r.CreatedAt.UTC(), FinishedAt: r.FinishedAt.UTC(),
+		QueuedUntil: r.QueuedUntil.UTC(), Evidence: text.Line(r.Evidence, maxEvidence),
 	}}
 	if r.State.Final() {
 		out.Status = http.StatusOK
@@ -125,7 +142,14 @@ type CallSummary struct {
 	CreatedAt  time.Time      `json:"created_at"`
 	FinishedAt time.Time      `json:"finished_at,omitzero"`
 	TookUS     int64          `json:"took_us,omitzero" doc:"Microseconds on the host."`
+
+	QueuedUntil time.Time `json:"queued_until,omitzero" doc:"Of a call that was queued: when it expires unless its agent connects before."`
+	Evidence    string    `json:"evidence,omitzero" doc:"What was learnt after the outcome had been recorded as outcome_unknown."`
+	EvidenceAt  time.Time `json:"evidence_at,omitzero"`
 }
+
+// maxEvidence bounds a line of evidence, in bytes.
+const maxEvidence = 512
 
 type listCallsIn struct {
 	AgentID string `query:"agent_id" maxLength:"63" doc:"Only calls of this agent."`
@@ -168,6 +192,7 @@ func summary(c fleet.Call) CallSummary {
 		CallID: string(c.ID), AgentID: string(c.Agent), Tool: c.Tool, Args: c.Args, State: string(c.State), ExitCode: c.ExitCode,
 		Principal: c.Principal, Name: c.Name, Client: c.Client, Edge: c.Edge,
 		CreatedAt: c.CreatedAt.UTC(), FinishedAt: c.FinishedAt.UTC(), TookUS: c.TookUS,
+		QueuedUntil: c.QueueUntil.UTC(), Evidence: text.Line(c.Evidence, maxEvidence), EvidenceAt: c.EvidenceAt.UTC(),
 	}
 	if c.Code != "" {
 		s.Error = &CallError{Code: string(c.Code), Reason: c.Reason, Message: c.Message}
@@ -183,6 +208,7 @@ type Tool struct {
 	Effect       string         `json:"effect" enum:"read_only,standard_change,normal_change"`
 	Render       string         `json:"render" enum:"json,process,file,output" doc:"How its result is shown: process results have stdout, stderr and exit_code."`
 	Timeout      int            `json:"timeout_seconds" doc:"The time limit when none is given."`
+	Stream       string         `json:"stream,omitzero" enum:"to_host,from_host" doc:"A file's bytes travel beside the call: it's made by the files interface alone, not by create-call."`
 	InputSchema  jsontext.Value `json:"input_schema" doc:"JSON schema of args."`
 	OutputSchema jsontext.Value `json:"output_schema" doc:"JSON schema of result."`
 }
@@ -219,7 +245,7 @@ func toolOf(d *capability.Definition) (Tool, error) {
 	}
 	return Tool{
 		Name: d.Name, Title: d.Title, Description: d.Doc, Effect: string(d.Effect), Render: string(d.Render),
-		Timeout: d.Timeout, InputSchema: in, OutputSchema: out,
+		Timeout: d.Timeout, Stream: string(d.Stream), InputSchema: in, OutputSchema: out,
 	}, nil
 }
 

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/google/go-cmp/cmp"
@@ -96,6 +97,13 @@ func TestCallsFailClosed(t *testing.T) {
 		{"null args", `{"agent_id":"web-01","tool":"shell_exec","args":null}`, "bad_args", 400},
 		{"large number", `{"agent_id":"web-01","tool":"shell_exec","args":{"command":"id","timeout_seconds":9007199254740993}}`, "bad_args", 400},
 		{"wait", `{"agent_id":"web-01","tool":"shell_exec","args":{"command":"id"},"wait_seconds":301}`, "bad_args", 400},
+		{"queue, negative", `{"agent_id":"down-01","tool":"shell_exec","args":{"command":"id"},"queue_for_seconds":-1}`, "bad_args", 400},
+		{"queue, too long", `{"agent_id":"down-01","tool":"shell_exec","args":{"command":"id"},"queue_for_seconds":604801}`, "bad_args", 400},
+		{"queue, beyond counting", `{"agent_id":"down-01","tool":"shell_exec","args":{"command":"id"},"queue_for_seconds":9007199254740991}`, "bad_args", 400},
+		{"queue, no whole number", `{"agent_id":"down-01","tool":"shell_exec","args":{"command":"id"},"queue_for_seconds":1.5}`, "bad_args", 400},
+		{"queue, text", `{"agent_id":"down-01","tool":"shell_exec","args":{"command":"id"},"queue_for_seconds":"60"}`, "bad_args", 400},
+		{"queue, null", `{"agent_id":"down-01","tool":"shell_exec","args":{"command":"id"},"queue_for_seconds":null}`, "bad_args", 400},
+		{"queue as an argument", `{"agent_id":"down-01","tool":"shell_exec","args":{"command":"id","queue_for_seconds":60}}`, "bad_args", 400},
 		{"array body", `[]`, "bad_args", 400},
 		{"trailing", call(`"web-01"`) + `{}`, "bad_args", 400},
 		{"deep", `{"agent_id":"web-01","tool":"shell_exec","args":` + strings.Repeat("[", 70) + strings.Repeat("]", 70) + `}`, "bad_args", 400},
@@ -244,5 +252,91 @@ func TestCallerIsTheToken(t *testing.T) {
 	}
 	if caller.User != "ci" || !strings.HasPrefix(caller.Principal, "pat:") || strings.ContainsRune(caller.Client, '\u202e') {
 		t.Errorf("%+v", caller)
+	}
+}
+
+// A call that may wait for its agent: open and listed as queued, taken back by its id or
+// with all that wait for the agent, by an administrator alone.
+func TestQueuedCallsAndPurge(t *testing.T) {
+	w := newWorld(t, nil)
+	w.agent("down-01", nil)
+	w.agent("down-02", nil)
+	w.hosts.online["down-01"], w.hosts.online["down-02"] = false, false
+	pat, admin := w.pat("p", false, everyAgent, everyTool), w.pat("a", true, everyAgent, fleet.ToolSet{Names: []string{"diag"}})
+	queue := func(agent string) string {
+		t.Helper()
+		a := w.do("POST", "/api/v1/calls", pat, fmt.Sprintf(`{"agent_id":%q,"tool":"shell_exec","args":{"command":"id"},"wait_seconds":1,"queue_for_seconds":3600}`, agent))
+		c := decode[Call](t, a)
+		if left := time.Until(c.QueuedUntil); a.status != http.StatusAccepted || c.State != "queued" || c.Error != nil || left < 50*time.Minute || left > time.Hour {
+			t.Fatalf("HTTP %d %s", a.status, a.body)
+		}
+		return c.CallID
+	}
+	one, two, three, other := queue("down-01"), queue("down-01"), queue("down-01"), queue("down-02")
+	list := decode[CallList](t, w.do("GET", "/api/v1/calls?state=queued", pat, ""))
+	if len(list.Calls) != 4 || list.Calls[0].CallID != other || list.Calls[0].QueuedUntil.IsZero() {
+		t.Errorf("the list: %+v", list)
+	}
+	if c := decode[Call](t, w.do("POST", "/api/v1/calls/"+one+"/cancel", pat, "")); c.State != "cancelled" || !strings.Contains(c.Error.Message, "nothing ran") {
+		t.Errorf("taken back: %+v", c)
+	}
+	for _, c := range []struct {
+		pat, path string
+		status    int
+	}{{pat, "/api/v1/agents/down-01/purge", 403}, {admin, "/api/v1/agents/nope/purge", 404}, {admin, "/api/v1/agents/DOWN-01/purge", 404}} {
+		if a := w.do("POST", c.path, c.pat, ""); a.status != c.status {
+			t.Errorf("%s: HTTP %d %s", c.path, a.status, a.body)
+		}
+	}
+	purge := func(want int) {
+		t.Helper()
+		a := w.do("POST", "/api/v1/agents/down-01/purge", admin, "")
+		if p := decode[Purged](t, a); a.status != http.StatusOK || p.Cancelled != want {
+			t.Errorf("HTTP %d %s, want %d", a.status, a.body, want)
+		}
+	}
+	purge(2)
+	for id, want := range map[string]string{two: "cancelled", three: "cancelled", other: "queued"} {
+		if c := decode[Call](t, w.do("GET", "/api/v1/calls/"+id+"?wait_seconds=1", admin, "")); c.State != want {
+			t.Errorf("%s is %s, want %s", id, c.State, want)
+		}
+	}
+	purge(0)
+	if rows := decode[AuditList](t, w.do("GET", "/api/v1/audit?kind=admin&agent_id=down-01", admin, "")); len(rows.Rows) < 2 || !strings.Contains(string(rows.Rows[0].Body), `"action":"agent.purge"`) {
+		t.Errorf("who purged isn't on record: %+v", rows)
+	}
+	if n := w.hosts.executed(); n != 0 {
+		t.Errorf("%d calls ran", n)
+	}
+}
+
+// What was learnt of an unknown outcome is shown with the call, in lists, and in the record.
+func TestEvidenceIsShown(t *testing.T) {
+	w := newWorld(t, nil)
+	w.agent("web-01", nil)
+	admin := w.pat("a", true, everyAgent, everyTool)
+	w.hosts.answer = func(_ context.Context, req *protocol.Request) *protocol.Response {
+		return &protocol.Response{Type: protocol.TypeResponse, ID: req.ID, Error: &protocol.Error{Code: protocol.CodeOutcomeUnknown, Message: "it was restarted"}}
+	}
+	c := decode[Call](t, w.do("POST", "/api/v1/calls", admin, `{"agent_id":"web-01","tool":"shell_exec","args":{"command":"id"}}`))
+	if c.State != "outcome_unknown" || c.Evidence != "" {
+		t.Fatalf("got %+v", c)
+	}
+	if err := w.db.RecordEvidence(t.Context(), fleet.Evidence{CallID: fleet.CallID(c.CallID), Text: "it had ended\u202e with exit code 0"}); err != nil {
+		t.Fatal(err)
+	}
+	const want = `it had ended\xe2\x80\xae with exit code 0`
+	if c = decode[Call](t, w.do("GET", "/api/v1/calls/"+c.CallID, admin, "")); c.Evidence != want || c.State != "outcome_unknown" {
+		t.Errorf("shown: %+v", c)
+	}
+	if l := decode[CallList](t, w.do("GET", "/api/v1/calls?state=outcome_unknown", admin, "")); len(l.Calls) != 1 || l.Calls[0].Evidence != want || l.Calls[0].EvidenceAt.IsZero() {
+		t.Errorf("listed: %+v", l)
+	}
+	rows := decode[AuditList](t, w.do("GET", "/api/v1/audit?kind=evidence", admin, ""))
+	if len(rows.Rows) != 1 || rows.Rows[0].CallID != c.CallID || rows.Rows[0].AgentID != "web-01" {
+		t.Errorf("the record: %+v", rows)
+	}
+	if all := decode[AuditList](t, w.do("GET", "/api/v1/audit?call_id="+c.CallID, admin, "")); len(all.Rows) != 3 {
+		t.Errorf("the call's rows: %+v", all)
 	}
 }

@@ -40,11 +40,12 @@ func operations() []operation {
 		{"show-agent", http.MethodGet, "/agents/{agent_id}", authenticated, "agents", "Show an agent", "Unknown, removed and out of scope can't be told apart."},
 		{"set-agent", http.MethodPatch, "/agents/{agent_id}", admin, "agents", "Set labels and description", "Members that are absent stay as they are. labels replaces all labels."},
 		{"remove-agent", http.MethodDelete, "/agents/{agent_id}", admin, "agents", "Remove an agent", "Its key is refused from now on and its id is never given out again."},
+		{"purge-agent", http.MethodPost, "/agents/{agent_id}/purge", admin, "agents", "Purge an agent's queue", "Takes back the calls that wait for the agent to connect. What was sent goes on."},
 
-		{"create-call", http.MethodPost, "/calls", authenticated, "calls", "Run a tool on one agent", "Answers 200 with the call once it has ended, 202 with the open call after wait_seconds; then ask show-call."},
+		{"create-call", http.MethodPost, "/calls", authenticated, "calls", "Run a tool on one agent", "Answers 200 with the call once it has ended, 202 with the open call after wait_seconds; then ask show-call. With queue_for_seconds a call to an agent that is offline is queued."},
 		{"list-calls", http.MethodGet, "/calls", authenticated, "calls", "List calls", "The caller's own calls, the newest first; an administrator sees all."},
 		{"show-call", http.MethodGet, "/calls/{call_id}", authenticated, "calls", "Show a call", "Waits up to wait_seconds for its end."},
-		{"cancel-call", http.MethodPost, "/calls/{call_id}/cancel", authenticated, "calls", "Cancel a call", "Answers when the work on the host is dead, or after a while with the open call."},
+		{"cancel-call", http.MethodPost, "/calls/{call_id}/cancel", authenticated, "calls", "Cancel a call", "Answers when the work on the host is dead, or after a while with the open call. A queued call is taken back."},
 
 		{"create-pat", http.MethodPost, "/pats", admin, "pats", "Create a personal access token", "The answer holds the token, this once. Neither agents nor tools have a default."},
 		{"list-pats", http.MethodGet, "/pats", admin, "pats", "List personal access tokens", "The newest first; revoked and expired ones too. Never the tokens themselves."},
@@ -67,6 +68,7 @@ func (a *API) register() {
 	handle(a, "show-agent", a.showAgent)
 	handle(a, "set-agent", a.setAgent)
 	handle(a, "remove-agent", a.removeAgent)
+	handle(a, "purge-agent", a.purgeAgent)
 	handle(a, "create-call", a.createCall)
 	handle(a, "list-calls", a.listCalls)
 	handle(a, "show-call", a.showCall)

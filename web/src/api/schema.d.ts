@@ -52,6 +52,26 @@ export interface paths {
         patch: operations["set-agent"];
         trace?: never;
     };
+    "/agents/{agent_id}/purge": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Purge an agent's queue
+         * @description Takes back the calls that wait for the agent to connect. What was sent goes on.
+         */
+        post: operations["purge-agent"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/audit": {
         parameters: {
             query?: never;
@@ -87,7 +107,7 @@ export interface paths {
         put?: never;
         /**
          * Run a tool on one agent
-         * @description Answers 200 with the call once it has ended, 202 with the open call after wait_seconds; then ask show-call.
+         * @description Answers 200 with the call once it has ended, 202 with the open call after wait_seconds; then ask show-call. With queue_for_seconds a call to an agent that is offline is queued.
          */
         post: operations["create-call"];
         delete?: never;
@@ -127,7 +147,7 @@ export interface paths {
         put?: never;
         /**
          * Cancel a call
-         * @description Answers when the work on the host is dead, or after a while with the open call.
+         * @description Answers when the work on the host is dead, or after a while with the open call. A queued call is taken back.
          */
         post: operations["cancel-call"];
         delete?: never;
@@ -281,6 +301,11 @@ export interface components {
             agent_id: string;
             agent_version: string;
             arch: string;
+            /**
+             * Format: int64
+             * @description How far its clock is ahead of the server's, in milliseconds, as it saw it when it connected; negative: behind.
+             */
+            clock_ahead_ms?: number;
             /** Format: date-time */
             created_at: string;
             /** @description The operator's. */
@@ -360,8 +385,11 @@ export interface components {
             body: unknown;
             call_id?: string;
             id: string;
-            /** @enum {string} */
-            kind: "intent" | "outcome" | "refusal" | "admin";
+            /**
+             * @description sent: a queued call was sent. evidence: what was learnt of a call whose outcome is outcome_unknown.
+             * @enum {string}
+             */
+            kind: "intent" | "sent" | "outcome" | "evidence" | "refusal" | "admin";
             /** @description SHA-256 of 0x00 and the row's exact bytes, base64url. */
             leaf: string;
             /** @description Absent when unauthenticated. */
@@ -375,10 +403,17 @@ export interface components {
             created_at?: string;
             /** @description Absent for succeeded and for open calls. */
             error?: components["schemas"]["CallError"];
+            /** @description What was learnt after the outcome had been recorded as outcome_unknown: one line, in the agent's words. */
+            evidence?: string;
             /** Format: date-time */
             finished_at?: string;
             /** @description This was an earlier call with the same key. */
             joined?: boolean;
+            /**
+             * Format: date-time
+             * @description Of a call that was queued: when it expires unless its agent connects before.
+             */
+            queued_until?: string;
             /** @description The tool's result. A call that failed may have one too. */
             result?: unknown;
             /** @description The user it ran as. */
@@ -411,6 +446,11 @@ export interface components {
             };
             /** @description A call with the same key is the same call: it runs once. With other arguments it's a conflict. */
             idempotency_key?: string;
+            /**
+             * Format: int64
+             * @description Lets a call to an agent that is offline wait for it, durably, at most this long; it never runs after that. Absent: such a call fails at once.
+             */
+            queue_for_seconds?: number;
             /** @description The tool's name, such as shell_exec. */
             tool: string;
             /**
@@ -433,6 +473,10 @@ export interface components {
             /** @description mcp, rest or system. */
             edge: string;
             error?: components["schemas"]["CallError"];
+            /** @description What was learnt after the outcome had been recorded as outcome_unknown. */
+            evidence?: string;
+            /** Format: date-time */
+            evidence_at?: string;
             /** Format: int64 */
             exit_code?: number;
             /** Format: date-time */
@@ -441,6 +485,11 @@ export interface components {
             name: string;
             /** @description Who called, such as pat:ID. */
             principal: string;
+            /**
+             * Format: date-time
+             * @description Of a call that was queued: when it expires unless its agent connects before.
+             */
+            queued_until?: string;
             state: string;
             /**
              * Format: int64
@@ -586,6 +635,13 @@ export interface components {
         Problem: {
             error: components["schemas"]["CallError"];
         };
+        Purged: {
+            /**
+             * Format: int64
+             * @description How many queued calls were taken back; none of them runs.
+             */
+            cancelled: number;
+        };
         Tool: {
             description: string;
             /** @enum {string} */
@@ -604,6 +660,11 @@ export interface components {
              * @enum {string}
              */
             render: "json" | "process" | "file" | "output";
+            /**
+             * @description A file's bytes travel beside the call: it's made by the files interface alone, not by create-call.
+             * @enum {string}
+             */
+            stream?: "to_host" | "from_host";
             /**
              * Format: int64
              * @description The time limit when none is given.
@@ -781,11 +842,43 @@ export interface operations {
             };
         };
     };
+    "purge-agent": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The agent's id. */
+                agent_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Purged"];
+                };
+            };
+            /** @description An error, with its code. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     "list-audit": {
         parameters: {
             query?: {
                 /** @description Only rows of this kind. */
-                kind?: "intent" | "outcome" | "refusal" | "admin";
+                kind?: "intent" | "sent" | "outcome" | "evidence" | "refusal" | "admin";
                 /** @description Only rows about this agent. */
                 agent_id?: string;
                 /** @description Only rows about this call. */
