@@ -2,7 +2,7 @@ package capability
 
 // PowerShellExecIn are the arguments of powershell_exec.
 type PowerShellExecIn struct {
-	Script         string            `json:"script" minlen:"1" maxlen:"10000" jsonschema:"A PowerShell script. It's passed encoded, never through cmd, so that quotes, $ and % arrive unchanged."`
+	Script         string            `json:"script" minlen:"1" maxlen:"10000" jsonschema:"A PowerShell script. It's passed as data, never through cmd, so that quotes, $ and % arrive unchanged; param, using or #requires may stand first."`
 	Cwd            string            `json:"cwd,omitempty" maxlen:"4096" jsonschema:"The folder to run in; the agent user's home when absent."`
 	Env            map[string]string `json:"env,omitempty" jsonschema:"Environment variables added for this script. Names that begin with DROVER_ are refused."`
 	Stdin          string            `json:"stdin,omitempty" maxlen:"1048576" jsonschema:"Text given on standard input; without it standard input is empty and closed."`

@@ -15,20 +15,40 @@ import (
 	"github.com/drover-fleet/drover/protocol/capability"
 )
 
-// psBefore makes PowerShell write UTF-8 without a byte order mark whatever the console's
-// code page is, and keeps progress bars out of the output.
-const psBefore = `$ProgressPreference='SilentlyContinue'
+// psScript is the variable that carries the script to psRun, which takes it away again before
+// the script begins.
+const psScript = "DROVER_SCRIPT"
+
+// psRun makes PowerShell write UTF-8 without a byte order mark whatever the console's code page
+// is, keeps progress bars out of the output, and runs the script, which is data to it: nothing
+// stands before the script's own first line, where alone param, using and #requires may be.
+// It's run in this scope, as if it stood here. After it, the code of the program that failed
+// last is the exit code, where PowerShell itself would make it 1; a script of named blocks
+// (begin, process, end), after which nothing may follow, goes without. What #requires asks for
+// is checked by PowerShell for files alone, so the parts that a script can't do without are
+// checked here.
+const psRun = `$ProgressPreference='SilentlyContinue'
 try { [Console]::OutputEncoding=[Console]::InputEncoding=New-Object System.Text.UTF8Encoding $false } catch {}
 $OutputEncoding=New-Object System.Text.UTF8Encoding $false
-`
+$DroverScript=$env:DROVER_SCRIPT
+Remove-Item Env:DROVER_SCRIPT
+$DroverEnd=@'
 
-// psAfter ends with the code of the program that failed last, where PowerShell itself
-// would make it 1.
-const psAfter = `
 if (-not $?) { if ($LASTEXITCODE) { exit $LASTEXITCODE } else { exit 1 } }
+'@
+try { $DroverBlock=[ScriptBlock]::Create($DroverScript+$DroverEnd) } catch { $DroverBlock=[ScriptBlock]::Create($DroverScript) }
+$DroverNeeds=$DroverBlock.Ast.ScriptRequirements
+if ($DroverNeeds) {
+  if ($DroverNeeds.RequiredPSVersion -gt $PSVersionTable.PSVersion) { throw "#requires: PowerShell $($DroverNeeds.RequiredPSVersion); this is $($PSVersionTable.PSVersion)" }
+  if ($DroverNeeds.RequiredPSEditions -and $DroverNeeds.RequiredPSEditions -notcontains $PSVersionTable.PSEdition) { throw "#requires: PowerShell edition $($DroverNeeds.RequiredPSEditions)" }
+  if ($DroverNeeds.IsElevationRequired -and [Environment]::OSVersion.Platform -eq 'Win32NT' -and -not (New-Object Security.Principal.WindowsPrincipal ([Security.Principal.WindowsIdentity]::GetCurrent())).IsInRole([Security.Principal.WindowsBuiltInRole]::Administrator)) { throw '#requires: an administrator' }
+  foreach ($DroverModule in $DroverNeeds.RequiredModules) { Import-Module -FullyQualifiedName $DroverModule -ErrorAction Stop }
+}
+$DroverInput=@($input)
+if ($DroverInput.Count) { $DroverInput | . $DroverBlock } else { . $DroverBlock }
 `
 
-// powerShellExec runs a script. It's passed encoded, so that nothing between here and
+// powerShellExec runs a script. It's passed as a variable, so that nothing between here and
 // PowerShell reads quotes, dollar or percent signs.
 func (h *Host) powerShellExec(ctx context.Context, c *run.Call, in capability.PowerShellExecIn) (capability.ProcessOut, error) {
 	if strings.ContainsRune(in.Script, 0) {
@@ -40,7 +60,8 @@ func (h *Host) powerShellExec(ctx context.Context, c *run.Call, in capability.Po
 	}
 	cmd.path = h.pwsh
 	cmd.argv = []string{h.pwsh, "-NoLogo", "-NoProfile", "-NonInteractive", "-InputFormat", "Text", "-OutputFormat", "Text",
-		"-EncodedCommand", encodeScript(psBefore + in.Script + psAfter)}
+		"-EncodedCommand", encodeScript(psRun)}
+	cmd.env = append(cmd.env, psScript+"="+in.Script)
 	cmd.stdin = in.Stdin
 	cmd.timeout = timeoutOf(in.TimeoutSeconds)
 	cmd.limit = cmp.Or(in.MaxOutput, capability.DefaultOutput)
