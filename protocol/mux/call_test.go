@@ -223,7 +223,7 @@ func TestCutOrNotSent(t *testing.T) {
 		hold := make(chan struct{})
 		began := make(chan struct{}, 1)
 		a.gate = func(bool, []byte) bool { began <- struct{}{}; <-hold; return true }
-		s := run(a, mux.Config{})
+		s := run(a, mux.Config{Version: 1}) // from 2 on a ping goes first
 		first, second := make(chan error, 1), make(chan error, 1)
 		go func() { _, err := s.Call(context.Background(), request(`{}`), mux.Exchange{}); first <- err }()
 		<-began // its write has begun: nobody knows whether it arrives
@@ -248,7 +248,7 @@ func TestCutOrNotSent(t *testing.T) {
 func TestCancelBeforeTheWrite(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := newPipe(0)
-		s := run(a, mux.Config{})
+		s := run(a, mux.Config{Version: 1}) // from 2 on a ping goes first
 		defer func() { s.Close(0, ""); s.wait(t) }()
 		go func() { _, _ = s.Call(context.Background(), request(`{"first":1}`), mux.Exchange{}) }() // stuck in its write
 		synctest.Wait()

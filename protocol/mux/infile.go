@@ -270,8 +270,9 @@ func (f *inFile) grow(n int64) int64 {
 	return n
 }
 
-func (f *inFile) shrink() {
+// shrink leaves a part of the window.
+func (f *inFile) shrink(part float64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.win.limit = max(f.win.limit/2, minFileWindow)
+	f.win.limit = max(int64(float64(f.win.limit)*part), minFileWindow)
 }

@@ -63,22 +63,31 @@ func (s *Session) onPong(n int64) {
 	} else if n < 1 || n > s.pings.last {
 		s.ignored.Add(1)
 	}
-	rtt, base, ok := s.pings.measured(n, now, idle)
+	rtt, ok := s.pings.measured(n, now, idle)
 	s.pings.mu.Unlock()
 	if ok {
-		s.adapt(rtt, base)
+		s.adapt(rtt)
 	}
 }
 
 // startTimer begins the keep-alive. One timer a connection does both: it's due at the next
 // ping or when the peer would be dead, whichever comes first; what comes in never resets it.
+// From version 2 on the first ping goes at once: it shows the way's length before much is
+// under way.
 func (s *Session) startTimer() {
 	s.lastRead.Store(s.now())
 	s.pings.mu.Lock()
-	defer s.pings.mu.Unlock()
 	s.pings.next = s.now() + int64(s.cfg.KeepAlive)
+	first := int64(0)
 	if !s.pings.stopped {
 		s.timer = time.AfterFunc(s.cfg.KeepAlive, s.tick)
+		if s.cfg.Handler == nil && s.cfg.Version >= 2 {
+			first = s.pings.begin(s.now())
+		}
+	}
+	s.pings.mu.Unlock()
+	if first > 0 {
+		s.force(&protocol.Ping{Type: protocol.TypePing, N: first})
 	}
 }
 

@@ -84,6 +84,7 @@ func (s *Session) onFrame(b []byte, streamed bool) {
 	switch f := v.(type) {
 	case *protocol.Ping:
 		s.force(&protocol.Pong{Type: protocol.TypePong, N: f.N})
+		s.learn()
 	case *protocol.Pong:
 		s.onPong(f.N)
 	case *protocol.Open:

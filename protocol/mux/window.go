@@ -58,6 +58,7 @@ type meter struct {
 	probe int64         // the ping that is measured; 0: none is
 	sent  int64         // when it was queued
 	base  time.Duration // the smallest round trip; 0: none was measured
+	known bool          // base was measured while nothing was under way
 	next  int64         // when the next one is due
 }
 
@@ -91,35 +92,57 @@ func (p *pings) begin(now int64) int64 {
 
 // measured ends a measurement with the pong n; false when it wasn't of this ping. Under
 // pings.mu. While nothing is under way the way's own length is seen, and it may have changed.
-func (p *pings) measured(n, now int64, idle bool) (rtt, base time.Duration, ok bool) {
+func (p *pings) measured(n, now int64, idle bool) (rtt time.Duration, ok bool) {
 	m := &p.meter
 	if m.probe != n || n == 0 {
-		return 0, 0, false
+		return 0, false
 	}
 	rtt = time.Duration(now - m.sent)
 	if m.base == 0 || idle || rtt < m.base {
 		m.base = rtt
 	}
+	m.known = m.known || idle
 	m.probe, m.next = 0, now+int64(measureEvery)
-	return rtt, m.base, true
+	return rtt, true
+}
+
+// learn asks, on the agent's side, how long the way is, as long as that was never seen: when
+// the server asks for a sign of life and nothing is under way, it's a good moment. (The
+// server learns by its own keep-alive.)
+func (s *Session) learn() {
+	if s.cfg.Handler == nil || s.cfg.Version < 2 || s.in.receiving > 0 || !s.out.quiet() {
+		return
+	}
+	s.pings.mu.Lock()
+	known := s.pings.meter.known
+	s.pings.mu.Unlock()
+	if !known {
+		s.probe()
+	}
 }
 
 // adapt sets the windows of the files that come in by what a round trip has shown. It's the
 // reader's.
-func (s *Session) adapt(rtt, base time.Duration) {
+func (s *Session) adapt(rtt time.Duration) {
 	in := &s.in
 	in.sweep()
 	if in.receiving == 0 {
 		return
 	}
+	s.pings.mu.Lock()
+	base, known := s.pings.meter.base, s.pings.meter.known
+	s.pings.mu.Unlock()
+	// A connection that was busy from its beginning on may have shown nothing but queueing.
 	switch extra := rtt - base; {
 	case extra > maxQueueing:
+		// What was under way took rtt; so much less would have taken half of what may queue.
 		in.careful = true
-		in.conn.limit = max(in.conn.limit/2, minConnWindow)
+		part := float64(base+maxQueueing/2) / float64(rtt)
+		in.conn.limit = max(int64(float64(in.conn.limit)*part), minConnWindow)
 		for _, f := range in.files {
-			f.shrink()
+			f.shrink(part)
 		}
-	case extra < lowQueueing:
+	case extra < lowQueueing && (known || rtt < lowQueueing):
 		if s.grow() {
 			s.pings.mu.Lock()
 			s.pings.meter.next = 0

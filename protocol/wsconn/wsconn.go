@@ -11,6 +11,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/url"
 	"strconv"
 	"strings"
@@ -28,6 +29,10 @@ const Path = "/agent/v1/tunnel"
 
 // readLimit is the largest message after the handshake: a chunk with its header.
 const readLimit = protocol.MaxMessage + protocol.ChunkHeader
+
+// unsentLimit is how much a socket takes that the system hasn't sent yet, where it can be
+// told so.
+const unsentLimit = 128 << 10
 
 // Conn is a mux.Pipe over one WebSocket, without compression. Until Established, messages
 // are limited to protocol.MaxHello.
@@ -81,6 +86,7 @@ func Accept(w http.ResponseWriter, r *http.Request) (*Conn, error) {
 	if err != nil {
 		return nil, err
 	}
+	keepShort(h.raw)
 	return wrap(ws, h.raw), nil
 }
 
@@ -128,6 +134,7 @@ func Dial(ctx context.Context, server string, client *http.Client, header http.H
 	up := &upgraded{next: cmp.Or(hc.Transport, http.DefaultTransport)}
 	hc.Transport = up
 	hc.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) { keepShort(i.Conn) }})
 	ws, resp, err := websocket.Dial(ctx, target, &websocket.DialOptions{HTTPClient: &hc, HTTPHeader: header, CompressionMode: websocket.CompressionDisabled})
 	if err == nil {
 		return wrap(ws, up.raw), nil
