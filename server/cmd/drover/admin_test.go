@@ -127,6 +127,7 @@ func TestWhatIsMissingIsExplained(t *testing.T) {
 		{"agents show nope", "unknown_agent", 1},
 		{"agents remove nope", "unknown_agent", 1},
 		{"agents set nope --label a=b", "unknown_agent", 1},
+		{"agents purge nope", "unknown_agent", 1},
 		{"pat revoke nope", "not_found", 1},
 		{"nope", "unknown command", 1},
 		{"agents nope", "no command", 2},
@@ -144,7 +145,7 @@ func TestWhatIsMissingIsExplained(t *testing.T) {
 // variables it reads.
 func TestHelp(t *testing.T) {
 	u := run{}
-	for _, cmd := range []string{"serve", "dev", "agents list", "agents show", "agents set", "agents remove", "call", "pat create", "pat list", "pat revoke", "enroll create", "enroll list", "enroll revoke", "audit list"} {
+	for _, cmd := range []string{"serve", "dev", "agents list", "agents show", "agents set", "agents purge", "agents remove", "call", "pat create", "pat list", "pat revoke", "enroll create", "enroll list", "enroll revoke", "audit list"} {
 		got := u.drover(t.Context(), append(strings.Fields(cmd), "--help")...)
 		if got.code != 0 || !strings.Contains(got.out, "Examples:\n  ") {
 			t.Errorf("%s: %+v", cmd, got)

@@ -1,11 +1,13 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"net/http"
 	"net/url"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -58,11 +60,11 @@ func group(use, short, long string, sub ...*cobra.Command) *cobra.Command {
 }
 
 func (a *app) agentsCmd() *cobra.Command {
-	return group("agents", "List, show, label and remove agents", `An agent is the Drover program on a host. Its id is what calls name; hostname and
+	return group("agents", "List, show, label, purge and remove agents", `An agent is the Drover program on a host. Its id is what calls name; hostname and
 everything else that a host says of itself is shown, and selects nothing.
 
 To add a host: drover enroll create --agent-id ID`,
-		a.agentsList(), a.agentsShow(), a.agentsSet(), a.agentsRemove())
+		a.agentsList(), a.agentsShow(), a.agentsSet(), a.agentsPurge(), a.agentsRemove())
 }
 
 func (a *app) agentsList() *cobra.Command {
@@ -142,7 +144,7 @@ func (a *app) printAgent(c *command, g restapi.AgentInfo) error {
 		{"agent", g.AgentID}, {"state", g.State}, {"quarantine", g.Quarantine}, {"notice", g.Notice}, {"online since", when(g.Since)}, {"last seen", when(g.LastSeen)},
 		{"hostname", g.Hostname}, {"system", strings.TrimSpace(g.OSVersion + " " + g.OS + "/" + g.Arch)}, {"run as", g.RunAs},
 		{"file tools", roots}, {"labels", restapi.LabelsText(g.Labels)}, {"description", g.Description}, {"offers", strings.Join(g.Tools, ", ")},
-		{"agent version", g.AgentVersion}, {"key", fmt.Sprintf("%s (generation %d)", g.Fingerprint, g.Generation)}, {"created", when(g.CreatedAt)},
+		{"agent version", g.AgentVersion}, {"clock", clockText(g.ClockAheadMS)}, {"key", fmt.Sprintf("%s (generation %d)", g.Fingerprint, g.Generation)}, {"created", when(g.CreatedAt)},
 	} {
 		if l[1] == "" {
 			continue
@@ -152,6 +154,19 @@ func (a *app) printAgent(c *command, g restapi.AgentInfo) error {
 		}
 	}
 	return nil
+}
+
+// clockText says how far a host's clock is off, "" when it's by fleet.MaxSkew at most.
+func clockText(aheadMS int64) string {
+	d := time.Duration(aheadMS) * time.Millisecond
+	switch {
+	case d.Abs() <= fleet.MaxSkew:
+		return ""
+	case d < 0:
+		return (-d).Round(time.Second).String() + " behind the server's"
+	default:
+		return d.Round(time.Second).String() + " ahead of the server's"
+	}
 }
 
 func (a *app) agentsSet() *cobra.Command {
@@ -208,7 +223,42 @@ func merged(now, set map[string]string, unset []string) map[string]string {
 	return out
 }
 
+func (a *app) agentsPurge() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "purge ID", Short: "Take back the calls queued for an agent", Args: oneArg("an agent id"),
+		Long: `Takes back every call that waits for the agent to connect (drover call --queue-for), whoever
+made it; none of them runs. Calls that were sent go on. The running server has the queue, so
+this needs --url.`,
+		Example: "  drover agents purge web-01 --url http://127.0.0.1:7400",
+	}
+	return a.manage(cmd, func(ctx context.Context, c *command, api *client, args []string) error {
+		var p restapi.Purged
+		if err := api.do(ctx, http.MethodPost, "/agents/"+url.PathEscape(args[0])+"/purge", nil, &p); err != nil {
+			return err
+		}
+		if c.json {
+			return printJSON(a.out, p)
+		}
+		return a.done(c, fmt.Sprintf("took back %d queued calls of %s", p.Cancelled, args[0]))
+	})
+}
+
+// confirmed asks whoever sits at a terminal to type what can't be undone. Where nobody does,
+// in a script, the command itself is the decision.
+func (a *app) confirmed(what, word string) error {
+	if !a.inTTY || !a.errTTY {
+		return nil
+	}
+	fmt.Fprintf(a.err, "%s Type %s to go on: ", what, text.Line(word, 100))
+	line, err := bufio.NewReader(a.in).ReadString('\n')
+	if err != nil || strings.TrimSpace(line) != word {
+		return fleet.Errorf(protocol.CodeCancelled, "nothing was changed; --yes does it without asking")
+	}
+	return nil
+}
+
 func (a *app) agentsRemove() *cobra.Command {
+	var sure bool
 	cmd := &cobra.Command{
 		Use: "remove ID", Short: "Remove an agent for ever", Args: oneArg("an agent id"),
 		Long: `Removes an agent: its key is refused from now on, what runs on it is ended, and its
@@ -216,10 +266,19 @@ id is never given out again. What it did stays in the record. On the host, stop 
 uninstall drover-agent by yourself.
 
 To give a reinstalled host a new key under the same id, use
-drover enroll create --agent-id ID --replace instead.`,
+drover enroll create --agent-id ID --replace instead.
+
+On a terminal it asks first; --yes doesn't. In a script, where standard input or standard
+error is no terminal, it never asks.`,
 		Example: "  drover agents remove web-01",
 	}
+	cmd.Flags().BoolVar(&sure, "yes", false, "don't ask")
 	return a.manage(cmd, func(ctx context.Context, c *command, api *client, args []string) error {
+		if !sure {
+			if err := a.confirmed("This removes the agent for ever: its key is refused and its id never given out again.", args[0]); err != nil {
+				return err
+			}
+		}
 		if err := api.do(ctx, http.MethodDelete, "/agents/"+url.PathEscape(args[0]), nil, nil); err != nil {
 			return err
 		}

@@ -17,7 +17,7 @@ import (
 )
 
 func (a *app) auditCmd() *cobra.Command {
-	return group("audit", "Read the record", "The record is append-only: what was to be done, before it was sent; how it ended, before it was answered;\nwhat was refused; and what administrators changed.", a.auditList())
+	return group("audit", "Read the record", "The record is append-only: what was to be done, before it was sent; how it ended, before it was answered;\nwhat was learnt later of a call whose end wasn't known; what was refused; and what administrators changed.", a.auditList())
 }
 
 func (a *app) auditList() *cobra.Command {
@@ -30,7 +30,7 @@ func (a *app) auditList() *cobra.Command {
   drover audit list --kind refusal --json`,
 	}
 	f := cmd.Flags()
-	f.StringVar(&kind, "kind", "", "intent, outcome, refusal or admin")
+	f.StringVar(&kind, "kind", "", "intent, sent, outcome, evidence, refusal or admin")
 	f.StringVar(&agent, "agent-id", "", "only rows about this agent")
 	f.StringVar(&call, "call-id", "", "only rows about this call")
 	f.IntVar(&limit, "limit", 50, "how many rows")
@@ -87,15 +87,20 @@ func summarize(body jsontext.Value) string {
 		Action string         `json:"action"`
 		Object string         `json:"object"`
 		Count  int            `json:"count"`
+		Text   string         `json:"text"`        // evidence
+		Until  string         `json:"queue_until"` // of a queued call's intent
 	}
 	if err := json.Unmarshal(body, &b); err != nil {
 		return ""
 	}
 	var parts []string
-	for _, p := range []string{b.Action, b.Object, b.State, b.Code, b.Reason, b.Tool, string(b.Args)} {
+	for _, p := range []string{b.Action, b.Object, b.State, b.Code, b.Reason, b.Text, b.Tool, string(b.Args)} {
 		if p != "" {
 			parts = append(parts, p)
 		}
+	}
+	if b.Until != "" {
+		parts = append([]string{"queued"}, parts...)
 	}
 	if b.Count > 1 {
 		parts = append(parts, "×"+strconv.Itoa(b.Count))

@@ -15,6 +15,7 @@ import (
 
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/protocol/text"
+	"github.com/drover-fleet/drover/server/internal/dispatch"
 	"github.com/drover-fleet/drover/server/internal/fleet"
 	"github.com/drover-fleet/drover/server/internal/restapi"
 )
@@ -23,7 +24,7 @@ import (
 type callFlags struct {
 	where           where
 	agent, argsFrom string
-	key             string
+	key, queueFor   string
 	json, raw       bool
 }
 
@@ -44,14 +45,19 @@ terminal, control characters are escaped (--raw leaves them). fs_read writes the
 read, and says on standard error where to go on.
 Other results are JSON.
 
-Exit code: the command's own; 128+n when signal n ended it; 255 when Drover couldn't
-(standard error: drover: CODE: what happened). Ctrl-C cancels the call on the host and
-says how it ended.`,
+A call to a host that is offline fails at once. With --queue-for it waits for the host
+instead, on the server, and never runs after that time: drover call prints how to wait
+for it and ends with 75. A host that is online runs it at once.
+
+Exit code: the command's own; 128+n when signal n ended it; 75 when the call is queued,
+not run; 255 when Drover couldn't (standard error: drover: CODE: what happened). Ctrl-C
+cancels the call on the host and says how it ended.`,
 		Example: `  export DROVER_URL=https://drover.example.org DROVER_PAT=drv_pat_…
   drover call --agent web-01 shell_exec command='systemctl is-active nginx'
   drover call --agent web-01 shell_exec argv=ls argv=-l argv="/srv/a b" timeout_seconds=5
   drover call --agent web-01 fs_read path=/etc/hosts > hosts
-  drover call --agent web-01 fs_write --args @write.json`,
+  drover call --agent web-01 fs_write --args @write.json
+  drover call --agent web-01 --queue-for 8h shell_exec command='apt-get update'`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return fleet.Errorf(protocol.CodeBadArgs, "name a tool: drover call --agent ID shell_exec command=uptime")
@@ -64,6 +70,7 @@ says how it ended.`,
 	f.Var((*once)(&o.agent), "agent", "the agent's exact id (required)")
 	f.StringVar(&o.argsFrom, "args", "", "the arguments as one JSON object: @FILE, - for standard input, or the JSON")
 	f.StringVar(&o.key, "idempotency-key", "", "calls with the same key run once; made up when absent")
+	f.StringVar(&o.queueFor, "queue-for", "", "if the host is offline, wait for it at most this long: 8h, 90m, up to 7d")
 	f.BoolVar(&o.json, "json", false, "print the whole call as JSON")
 	f.BoolVar(&o.raw, "raw", false, "leave control characters as they are, on a terminal too")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -83,6 +90,10 @@ says how it ended.`,
 func (a *app) call(ctx context.Context, o *callFlags, tool string, words []string) (int, error) {
 	if o.agent == "" {
 		return 0, fleet.Errorf(protocol.CodeNoAgent, "name the agent: --agent ID; drover agents list shows the ids. Drover never picks a host for you")
+	}
+	queue, err := queueSeconds(o.queueFor)
+	if err != nil {
+		return 0, err
 	}
 	o.where.remote = true
 	api, err := a.dial(&o.where)
@@ -110,11 +121,23 @@ func (a *app) call(ctx context.Context, o *callFlags, tool string, words []strin
 	if o.key == "" {
 		o.key = "cli-" + rand.Text()
 	}
-	c, err := a.follow(ctx, api, restapi.CallRequest{AgentID: agent, Tool: tool, Args: args, IdempotencyKey: o.key})
+	c, err := a.follow(ctx, api, restapi.CallRequest{AgentID: agent, Tool: tool, Args: args, IdempotencyKey: o.key, QueueFor: queue})
 	if err != nil {
 		return 0, err
 	}
 	return a.show(o, c)
+}
+
+// queueSeconds reads --queue-for; 0 for none.
+func queueSeconds(s string) (int, error) {
+	if s == "" {
+		return 0, nil
+	}
+	d, never, err := parseLife(s)
+	if err != nil || never || d > dispatch.MaxQueue {
+		return 0, fleet.Errorf(protocol.CodeBadArgs, "--queue-for is a time of at most 7d, such as 8h or 90m")
+	}
+	return int(d / time.Second), nil
 }
 
 // toolSchema asks the server for the tool's schema. A tool that isn't listed has none: the
@@ -141,7 +164,7 @@ const (
 	cancelWait = 40 * time.Second // for a cancelled call's end
 )
 
-// follow starts the call and waits for its end. A request whose connection is lost is
+// follow starts the call and waits for its end, unless it's queued. A request whose connection is lost is
 // repeated: its key makes it the same call. When ctx ends, the call is cancelled.
 func (a *app) follow(ctx context.Context, api *client, req restapi.CallRequest) (*restapi.Call, error) {
 	req.WaitSeconds = firstWait
@@ -162,7 +185,7 @@ func (a *app) follow(ctx context.Context, api *client, req restapi.CallRequest) 
 	}
 	id := c.CallID
 	path := "/calls/" + url.PathEscape(c.CallID)
-	for !fleet.State(c.State).Final() {
+	for waits := fleet.State(c.State); !waits.Final() && waits != fleet.Queued; waits = fleet.State(c.State) {
 		err := persist(ctx, true, func() error {
 			c = restapi.Call{State: string(fleet.Dispatched)}
 			return api.do(ctx, http.MethodGet, fmt.Sprintf("%s?wait_seconds=%d", path, pollWait), nil, &c)
@@ -251,6 +274,9 @@ func (a *app) show(o *callFlags, c *restapi.Call) (int, error) {
 			return 0, err
 		}
 	}
+	if c.State == string(fleet.Queued) {
+		return a.showQueued(o, c), nil
+	}
 	if c.State == string(fleet.Succeeded) {
 		if isProcess {
 			return exitCode(*p.ExitCode), nil
@@ -261,10 +287,20 @@ func (a *app) show(o *callFlags, c *restapi.Call) (int, error) {
 		return 0, fleet.Errorf(protocol.CodeInternal, "the server tells no reason for the state %s", text.Quote(c.State, 40))
 	}
 	a.complain(&fleet.Error{Code: protocol.Code(c.Error.Code), Reason: c.Error.Reason, Message: c.Error.Message})
+	if c.Evidence != "" {
+		a.say("drover: learnt since: %s", text.Line(c.Evidence, 512))
+	}
 	if isProcess && c.Error.Code == string(protocol.CodeToolFailed) && *p.ExitCode > 128 {
 		return exitCode(*p.ExitCode), nil // a signal
 	}
 	return exitCall, nil
+}
+
+// showQueued says that the call waits for its host, and how to wait for the call.
+func (a *app) showQueued(o *callFlags, c *restapi.Call) int {
+	a.say("drover: queued: %s is offline; the call %s waits for it until %s and has not run", text.Line(c.AgentID, 63), c.CallID, when(c.QueuedUntil))
+	a.say("drover: the same command with --idempotency-key %s tells how it went, and runs nothing twice; POST %s/calls/%s/cancel takes it back", text.Quote(o.key, 128), restapi.Prefix, c.CallID)
+	return exitQueued
 }
 
 // exitCode keeps what a system can't carry from looking like success.

@@ -26,18 +26,20 @@ func main() {
 	context.AfterFunc(ctx, stop)
 	a := &app{
 		in: os.Stdin, out: os.Stdout, err: os.Stderr, getenv: os.Getenv, args: os.Args[1:],
-		outTTY: isTerminal(os.Stdout), errTTY: isTerminal(os.Stderr),
+		inTTY: isTerminal(os.Stdin), outTTY: isTerminal(os.Stdout), errTTY: isTerminal(os.Stderr),
 	}
 	os.Exit(a.run(ctx))
 }
 
 // app is one invocation and the world around it.
 type app struct {
-	in             io.Reader
-	out, err       io.Writer
-	getenv         func(string) string
-	args           []string
-	outTTY, errTTY bool
+	in       io.Reader
+	out, err io.Writer
+	getenv   func(string) string
+	args     []string
+	inTTY    bool
+	outTTY   bool
+	errTTY   bool
 }
 
 // exit is an error with the exit code that it stands for. A nil cause prints nothing.
@@ -59,6 +61,7 @@ func (e *exit) Unwrap() error { return e.cause }
 const (
 	exitFailed = 1
 	exitUsage  = 2
+	exitQueued = 75 // EX_TEMPFAIL: the call waits for its host
 	exitCall   = 255
 )
 

@@ -13,6 +13,7 @@ import (
 type run struct {
 	env   map[string]string
 	stdin string
+	tty   bool // a person sits there
 }
 
 // result is what an invocation left.
@@ -23,7 +24,7 @@ type result struct {
 
 func (r run) drover(ctx context.Context, args ...string) result {
 	var out, errOut bytes.Buffer
-	a := &app{in: strings.NewReader(r.stdin), out: &out, err: &errOut, getenv: func(k string) string { return r.env[k] }, args: args}
+	a := &app{in: strings.NewReader(r.stdin), out: &out, err: &errOut, getenv: func(k string) string { return r.env[k] }, args: args, inTTY: r.tty, errTTY: r.tty}
 	code := a.run(ctx)
 	return result{code, out.String(), errOut.String()}
 }
