@@ -380,7 +380,7 @@ func inBounds(v reflect.Value) error {
 func All() []*Definition {
 	return []*Definition{
 		ShellExec.Definition, PowerShellExec.Definition, ShellOutput.Definition,
-		FSList.Definition, FSStat.Definition, FSRead.Definition, FSWrite.Definition,
+		FSList.Definition, FSStat.Definition, FSRead.Definition, FSWrite.Definition, FSDownload.Definition, FSUpload.Definition,
 		DiagSystem.Definition,
 		JobStart.Definition, JobList.Definition, JobOutput.Definition, JobStop.Definition,
 	}

@@ -51,7 +51,8 @@ func (o *FSReadOut) Check() error {
 var FSRead = Define[FSReadIn, FSReadOut](Spec{
 	Name: "fs_read", Title: "Read a file on one host", Version: 1,
 	Doc: "Reads a regular file on the host named by agent_id, by lines or by bytes. Long files come in windows: the answer states the size and the offset to go on with. " +
-		"Images come as images, other binary files as base64 of the bytes asked for. Devices, pipes and sockets are refused.",
+		"Images come as images, other binary files as base64 of the bytes asked for. Devices, pipes and sockets are refused. " +
+		"Whole files of any size come through drover cp, or GET /api/v1/agents/{agent_id}/files?path=.",
 	Effect: ReadOnly, Traits: []Trait{ReadsPrivate, UntrustedInput}, Idempotent: true, Render: RenderFile,
 	Example: `{"path":"/etc/hosts"}`, Timeout: 30,
 })

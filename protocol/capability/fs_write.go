@@ -23,7 +23,8 @@ type FSWriteOut struct {
 var FSWrite = Define[FSWriteIn, FSWriteOut](Spec{
 	Name: "fs_write", Title: "Write a file on one host", Version: 1,
 	Doc: "Replaces or creates a file on the host named by agent_id, atomically: readers see the old content or the new, and an error leaves the old. " +
-		"Mode and owner are kept, links are followed. Give if_sha256 (from fs_read or fs_stat) to be refused when somebody changed the file meanwhile.",
+		"Mode and owner are kept, links are followed. Give if_sha256 (from fs_read or fs_stat) to be refused when somebody changed the file meanwhile. " +
+		"Files of any size go through drover cp, or PUT /api/v1/agents/{agent_id}/files?path=.",
 	Effect: NormalChange, Traits: []Trait{}, Destructive: true, Idempotent: true, Render: RenderJSON, Redact: []string{"content"},
 	Example: `{"path":"/tmp/hello.txt","content":"hello\n"}`, Timeout: 60,
 })

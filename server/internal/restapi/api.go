@@ -104,7 +104,9 @@ func (a *API) Mount(r chi.Router) {
 	r.Get("/readyz", a.readyz)
 	r.Get("/metrics", a.metrics)
 	r.Route(Prefix, func(r chi.Router) {
-		r.Use(edge.SecurityHeaders, edge.JSONBody)
+		r.Use(edge.SecurityHeaders)
+		a.mountFiles(r)
+		r = r.With(edge.JSONBody) // for all that follows
 		r.NotFound(func(w http.ResponseWriter, _ *http.Request) {
 			edge.WriteError(w, fleet.Errorf(protocol.CodeNotFound, "there's no such path in Drover's API; docs/openapi.yaml lists them all"))
 		})

@@ -200,11 +200,16 @@ func (op operation) bodyLimit() int {
 	return maxBody
 }
 
+// calls tells whether the operation makes a call: what is turned away before that is recorded.
+func (op operation) calls() bool {
+	return op.id == "create-call" || op.id == "download-file" || op.id == "upload-file"
+}
+
 func (a *API) refuse(w http.ResponseWriter, r *http.Request, op operation, who fleet.Principal, fe *fleet.Error) {
 	if fe.Code == protocol.CodeUnauthenticated {
 		edge.Challenge(w.Header(), r)
 	}
-	if op.id == "create-call" {
+	if op.calls() {
 		a.Dispatch.Refuse(who, fleet.Refusal{Client: clientName(r.UserAgent()), Edge: edgeName, Code: fe.Code, Message: fe.Message})
 	}
 	a.logCause(op.id, fe)

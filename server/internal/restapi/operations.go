@@ -47,6 +47,9 @@ func operations() []operation {
 		{"show-call", http.MethodGet, "/calls/{call_id}", authenticated, "calls", "Show a call", "Waits up to wait_seconds for its end."},
 		{"cancel-call", http.MethodPost, "/calls/{call_id}/cancel", authenticated, "calls", "Cancel a call", "Answers when the work on the host is dead, or after a while with the open call. A queued call is taken back."},
 
+		{"download-file", http.MethodGet, "/agents/{agent_id}/files", authenticated, "files", "Download a file from an agent", downloadDoc},
+		{"upload-file", http.MethodPut, "/agents/{agent_id}/files", authenticated, "files", "Upload a file to an agent", uploadDoc},
+
 		{"create-pat", http.MethodPost, "/pats", admin, "pats", "Create a personal access token", "The answer holds the token, this once. Neither agents nor tools have a default."},
 		{"list-pats", http.MethodGet, "/pats", admin, "pats", "List personal access tokens", "The newest first; revoked and expired ones too. Never the tokens themselves."},
 		{"revoke-pat", http.MethodDelete, "/pats/{pat_id}", admin, "pats", "Revoke a personal access token", "It's refused from now on, and what runs with it is ended."},
@@ -80,32 +83,40 @@ func (a *API) register() {
 	handle(a, "list-enrolments", a.listEnrolments)
 	handle(a, "revoke-enrolment", a.revokeEnrolment)
 	handle(a, "list-audit", a.listAudit)
+	a.describeFiles()
 	a.amend()
 }
 
-// handle registers one operation of the table.
-func handle[I, O any](a *API, id string, h func(context.Context, fleet.Principal, *I) (*O, error)) {
-	var op operation
-	for _, o := range operations() {
-		if o.id == id {
-			op = o
+// find returns an operation of the table. One that isn't there panics.
+func find(id string) operation {
+	for _, op := range operations() {
+		if op.id == id && op.need != undecided {
+			return op
 		}
 	}
-	if op.need == undecided {
-		panic("restapi: nobody decided who may use the operation " + id)
-	}
+	panic("restapi: nobody decided who may use the operation " + id)
+}
+
+// described is what the table says of an operation, for the description of the API.
+func (a *API) described(op operation) huma.Operation {
 	problem := a.huma.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[Problem](), true, "Problem")
-	h0 := huma.Operation{
+	h := huma.Operation{
 		OperationID: op.id, Method: op.method, Path: op.path, Summary: op.summary, Description: op.doc, Tags: []string{op.tag},
-		Middlewares: huma.Middlewares{a.guard(op)}, MaxBodyBytes: -1, BodyReadTimeout: -1, // guard has read it
-		// The strict decoder has the last word on bodies, see unmarshal.
-		SkipValidateBody: true,
 		Responses: map[string]*huma.Response{"default": {Description: "An error, with its code.",
 			Content: map[string]*huma.MediaType{"application/json": {Schema: problem}}}},
 	}
 	if op.need != public {
-		h0.Security = []map[string][]string{{"pat": {}}, {"session": {}}}
+		h.Security = []map[string][]string{{"pat": {}}, {"session": {}}}
 	}
+	return h
+}
+
+// handle registers one operation of the table.
+func handle[I, O any](a *API, id string, h func(context.Context, fleet.Principal, *I) (*O, error)) {
+	op := find(id)
+	h0 := a.described(op)
+	h0.Middlewares, h0.MaxBodyBytes, h0.BodyReadTimeout = huma.Middlewares{a.guard(op)}, -1, -1 // guard has read it
+	h0.SkipValidateBody = true                                                                  // the strict decoder has the last word on bodies, see unmarshal
 	huma.Register(a.huma, h0, func(ctx context.Context, in *I) (*O, error) {
 		who, _ := edge.Principal(ctx)
 		out, err := h(ctx, who, in)

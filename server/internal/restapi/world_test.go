@@ -45,6 +45,8 @@ type hosts struct {
 	ran    []string // tool and arguments, in order
 	// answer makes the response; nil: an empty success.
 	answer func(ctx context.Context, req *protocol.Request) *protocol.Response
+	// stream answers calls of streaming tools.
+	stream func(ctx context.Context, req *protocol.Request, x mux.Exchange) *protocol.Response
 }
 
 func (h *hosts) Route(id fleet.AgentID, _ int64) (dispatch.Caller, bool) {
@@ -59,11 +61,14 @@ func (h *hosts) Resume(context.Context, string, mux.Exchange) (mux.Fate, *protoc
 	return mux.Fate{}, nil, protocol.ErrNotSent
 }
 
-func (h *hosts) Call(ctx context.Context, req *protocol.Request, _ mux.Exchange) (*protocol.Response, error) {
+func (h *hosts) Call(ctx context.Context, req *protocol.Request, x mux.Exchange) (*protocol.Response, error) {
 	h.mu.Lock()
 	h.ran = append(h.ran, req.Tool+" "+string(req.Args))
-	answer := h.answer
+	answer, stream := h.answer, h.stream
 	h.mu.Unlock()
+	if x.Body != nil || x.Sink != nil {
+		return stream(ctx, req, x), nil
+	}
 	if answer != nil {
 		return answer(ctx, req), nil
 	}

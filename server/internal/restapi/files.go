@@ -1,0 +1,330 @@
+package restapi
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/capability"
+	"github.com/drover-fleet/drover/protocol/text"
+	"github.com/drover-fleet/drover/server/internal/dispatch"
+	"github.com/drover-fleet/drover/server/internal/edge"
+	"github.com/drover-fleet/drover/server/internal/fleet"
+)
+
+// Headers of the files interface beside those of HTTP.
+const (
+	// CallIDHeader names the call that moved, or failed to move, the bytes.
+	CallIDHeader = "Drover-Call-Id"
+	// UploadOffset is how many bytes of an upload are on the host.
+	UploadOffset = "Upload-Offset"
+)
+
+// fileIdle is how long a transfer may stand still on the client's side before it's ended.
+// One that moves has no time limit but the call's.
+const fileIdle = 60 * time.Second
+
+// fileRequest is one request for a file, as far as both ways have it in common.
+type fileRequest struct {
+	api *API
+	w   http.ResponseWriter
+	r   *http.Request
+	who fleet.Principal
+	q   url.Values
+	// named is closed when the answer's headers have the call's id, soon after it has begun.
+	named chan struct{}
+}
+
+// mountFiles adds the files interface: streams, which the HTTP library can't carry.
+func (a *API) mountFiles(r chi.Router) {
+	const path = "/agents/{agent_id}/files"
+	get := a.fileHandler("download-file", (*fileRequest).get, "path", "upload", "size", "sha256")
+	r.Get(path, get)
+	r.Head(path, get)
+	r.Put(path, a.fileHandler("upload-file", (*fileRequest).put, "path", "upload", "sha256", "mode", "create_parents", "if_sha256"))
+}
+
+// fileHandler authenticates a request, checks its query and answers an error of serve.
+func (a *API) fileHandler(id string, serve func(*fileRequest) error, query ...string) http.HandlerFunc {
+	op := find(id)
+	return func(w http.ResponseWriter, r *http.Request) {
+		who, err := a.Identify(r)
+		if err != nil {
+			a.refuse(w, r, op, who, fleet.AsError(err))
+			return
+		}
+		f := &fileRequest{api: a, w: w, r: r, who: who, named: make(chan struct{})}
+		if err := f.check(query); err != nil {
+			a.refuse(w, r, op, who, fleet.AsError(err))
+			return
+		}
+		if err := serve(f); err != nil {
+			fe := fleet.AsError(err)
+			if r.Context().Err() != nil { // nobody waits for this answer any more, and nothing failed here
+				writeProblem(w, statusClientGone, fleet.Errorf(protocol.CodeCancelled, "the request was ended before its answer"))
+				return
+			}
+			a.logCause(id, fe)
+			writeProblem(w, fileStatus(fe), fe)
+		}
+	}
+}
+
+// check reads the query, strictly, and refuses conditions that wouldn't be kept.
+func (f *fileRequest) check(known []string) error {
+	q, err := url.ParseQuery(f.r.URL.RawQuery)
+	if err != nil {
+		return fleet.Errorf(protocol.CodeBadArgs, "the query is malformed")
+	}
+	for name, values := range q {
+		switch {
+		case !slices.Contains(known, name):
+			return fleet.Errorf(protocol.CodeBadArgs, "there's no query parameter %s here", text.Quote(name, 64))
+		case len(values) > 1:
+			return fleet.Errorf(protocol.CodeBadArgs, "the query parameter %s is given twice", name)
+		}
+	}
+	if q.Get("path") == "" {
+		return fleet.Errorf(protocol.CodeBadArgs, "the query parameter path is missing: the file's absolute path on the host")
+	}
+	for _, name := range []string{"If-Match", "If-Unmodified-Since"} {
+		if f.r.Header.Get(name) != "" {
+			return fleet.Errorf(protocol.CodeBadArgs, "the condition %s isn't kept here: use If-Range to get a part, and if_sha256 to replace a file", name)
+		}
+	}
+	f.q = q
+	return nil
+}
+
+// call makes the call that moves the bytes.
+func (f *fileRequest) call(tool string, args any, req dispatch.Request) (dispatch.Result, error) {
+	b, err := json.Marshal(args)
+	if err != nil {
+		return dispatch.Result{}, fleet.Errorf(protocol.CodeBadArgs, "the query isn't valid UTF-8")
+	}
+	id := chi.URLParam(f.r, "agent_id")
+	if plain, err := url.PathUnescape(id); err == nil {
+		id = plain
+	}
+	// What isn't text names no agent: dispatch says so as of any other.
+	req.Agent, err = jsontext.AppendQuote(nil, id)
+	if err != nil {
+		req.Agent = jsontext.Value(`"?"`)
+	}
+	var known sync.Once
+	req.Progress = func(u dispatch.Update) {
+		known.Do(func() {
+			f.w.Header().Set(CallIDHeader, string(u.CallID))
+			close(f.named)
+		})
+	}
+	req.Tool, req.Args, req.Client, req.Edge = tool, b, clientName(f.r.UserAgent()), edgeName
+	return f.api.Dispatch.Call(f.r.Context(), f.who, req)
+}
+
+// failure is the error of a call that didn't succeed, nil for one that did.
+func failure(res dispatch.Result) error {
+	switch {
+	case res.Err != nil:
+		return res.Err
+	case !res.State.Final():
+		return fleet.Errorf(protocol.CodeOutcomeUnknown, "the connection to %s was lost, and what became of the call %s isn't known yet; ask for it later, or try again", res.Agent, res.CallID)
+	}
+	return nil
+}
+
+// fileStatus is an error's HTTP status: that of every interface, but finer where the host
+// said what's wrong with the file.
+func fileStatus(e *fleet.Error) int {
+	if e.Code != protocol.CodeToolFailed {
+		return edge.StatusOf(e)
+	}
+	switch e.Reason {
+	case protocol.ReasonENOENT:
+		return http.StatusNotFound
+	case protocol.ReasonEACCES, protocol.ReasonOutsideRoot, protocol.ReasonEROFS:
+		return http.StatusForbidden
+	case protocol.ReasonEEXIST, protocol.ReasonSHAMismatch:
+		return http.StatusPreconditionFailed
+	case capability.ReasonRange:
+		return http.StatusRequestedRangeNotSatisfiable
+	case capability.ReasonChanged:
+		return http.StatusConflict
+	case capability.ReasonDigest, protocol.ReasonEISDIR, protocol.ReasonENOTDIR, protocol.ReasonNotRegular, protocol.ReasonENAMETOOLONG, protocol.ReasonEINVAL:
+		return http.StatusUnprocessableEntity
+	case protocol.ReasonENOSPC:
+		return http.StatusInsufficientStorage
+	}
+	return edge.StatusOf(e)
+}
+
+// put uploads.
+func (f *fileRequest) put() error {
+	args := capability.FSUploadIn{Path: f.q.Get("path"), UploadID: f.q.Get("upload"), SHA256: f.q.Get("sha256"), Mode: f.q.Get("mode"), IfSHA256: f.q.Get("if_sha256")}
+	size, err := f.extent(&args)
+	if err != nil {
+		return f.decline(err)
+	}
+	body := &fileBody{from: f.r.Body, control: http.NewResponseController(f.w), left: size, ended: f.r.Body == http.NoBody}
+	res, err := f.call(capability.FSUpload.Name, args, dispatch.Request{Body: body, BodySize: size})
+	if err == nil {
+		err = failure(res)
+	}
+	late := body.close()
+	if err != nil {
+		f.w.Header().Set("Connection", "close") // the body may not have been read
+	}
+	switch {
+	case late:
+		return &fleet.Error{Code: protocol.CodeBadArgs, Reason: edge.ReasonBodyLate, Err: err,
+			Message: fmt.Sprintf("no byte of the body came for %d seconds; go on with what is missing, see %s", int(fileIdle.Seconds()), UploadOffset)}
+	case err != nil:
+		return err
+	}
+	var out capability.FSUploadOut
+	if err := json.Unmarshal(res.Output, &out); err != nil {
+		return err
+	}
+	status := http.StatusOK
+	if out.Created {
+		status = http.StatusCreated
+	}
+	f.w.Header().Set(UploadOffset, strconv.FormatInt(out.Received, 10))
+	return f.answer(status, res)
+}
+
+// decline answers a request that can't become a call, and records it as refused.
+func (f *fileRequest) decline(err error) error {
+	fe := fleet.AsError(err)
+	f.api.Dispatch.Refuse(f.who, fleet.Refusal{Client: clientName(f.r.UserAgent()), Edge: edgeName, Code: fe.Code, Message: fe.Message})
+	f.w.Header().Set("Connection", "close")
+	return fe
+}
+
+// extent reads which bytes of which whole the body has, and the conditions: it completes
+// args and returns the body's length, -1 for one that isn't known.
+func (f *fileRequest) extent(args *capability.FSUploadIn) (int64, error) {
+	bad := func(format string, a ...any) (int64, error) {
+		return 0, fleet.Errorf(protocol.CodeBadArgs, format, a...)
+	}
+	switch v := f.q.Get("create_parents"); v {
+	case "", "false":
+	case "true":
+		args.CreateParents = true
+	default:
+		return bad("create_parents is true or false")
+	}
+	switch v := f.r.Header.Get("If-None-Match"); {
+	case v == "*" && args.IfSHA256 == "":
+		args.IfSHA256 = "absent"
+	case v != "":
+		return bad("If-None-Match takes * alone here, and not beside if_sha256")
+	}
+	if v := f.r.Header.Get("Content-Encoding"); v != "" && v != "identity" {
+		return bad("the body must be the file's bytes as they are, without Content-Encoding")
+	}
+	size := f.r.ContentLength
+	args.Size = size
+	v := f.r.Header.Get("Content-Range")
+	if v == "" {
+		return size, nil
+	}
+	m := regexp.MustCompile(`^bytes (\d{1,16})-(\d{1,16})/(\d{1,16})$`).FindStringSubmatch(v)
+	if m == nil {
+		return bad("Content-Range must be of the form bytes FIRST-LAST/SIZE")
+	}
+	first, _ := strconv.ParseInt(m[1], 10, 64) // sixteen digits fit
+	last, _ := strconv.ParseInt(m[2], 10, 64)
+	whole, _ := strconv.ParseInt(m[3], 10, 64)
+	if first > last || last >= whole || size >= 0 && size != last-first+1 {
+		return bad("Content-Range contradicts itself, or the body's length")
+	}
+	args.Offset, args.Size = first, whole
+	return last - first + 1, nil
+}
+
+// answer gives the call as JSON, as POST /calls does.
+func (f *fileRequest) answer(status int, res dispatch.Result) error {
+	f.w.Header().Set("Content-Type", "application/json")
+	f.w.WriteHeader(status)
+	_ = json.MarshalWrite(f.w, callAnswer(res).Body) // a client that is gone needs no answer
+	return nil
+}
+
+// fileBody is a request's body on its way to an agent: it may take as long as it likes, but
+// not stand still for longer than fileIdle.
+type fileBody struct {
+	from    io.Reader
+	control *http.ResponseController
+	left    int64 // bytes to come, -1 when that isn't known
+	mu      sync.Mutex
+	over    bool // the request has been served
+	ended   bool // it was read whole
+	late    bool // the client stood still
+}
+
+// Read implements io.Reader. A body of another length than was said is an error.
+func (b *fileBody) Read(p []byte) (int, error) {
+	if !b.patience(time.Now().Add(fileIdle)) {
+		return 0, errServed
+	}
+	if b.left >= 0 { // and one more, to see whether it ends there
+		p = p[:min(int64(len(p)), b.left+1)]
+	}
+	n, err := b.from.Read(p)
+	// A deadline that passes later would end the request while its answer is waited for.
+	b.patience(time.Time{})
+	if b.left >= 0 {
+		switch {
+		case int64(n) > b.left:
+			n, err = int(b.left), io.ErrUnexpectedEOF
+		case err == io.EOF && int64(n) < b.left:
+			err = io.ErrUnexpectedEOF
+		}
+		b.left -= int64(n)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.ended = b.ended || err == io.EOF
+	b.late = b.late || !b.over && errors.Is(err, os.ErrDeadlineExceeded)
+	return n, err
+}
+
+// errServed ends what still reads a body after its request.
+var errServed = errors.New("the request has been served")
+
+// patience sets the deadline of the connection's reads, as long as the request is served.
+func (b *fileBody) patience(t time.Time) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.over {
+		return false
+	}
+	_ = b.control.SetReadDeadline(t) // a writer without a connection (in a test) has none
+	return true
+}
+
+// close ends the reading. Where the body wasn't read whole, a read that still waits for the
+// client returns, and the connection is of no further use.
+func (b *fileBody) close() (late bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.over = true
+	if !b.ended {
+		_ = b.control.SetReadDeadline(time.Now())
+	}
+	return b.late
+}
