@@ -24,6 +24,7 @@ func exceptions() map[string]string {
 	return map[string]string{
 		"agent/internal/capability":     "one file a capability, with what differs between systems beside it",
 		"agent/internal/link/Identity":  "one identity, read and written during one handshake",
+		"protocol/mux":                  "one session: calls, streams and windows share its one reader, its one writer and their locks",
 		"server/cmd/drover":             "one file a command; they share the flags, the client and the printing",
 		"server/internal/enroll/Store":  "the life of a token and of the key that it registers, in shared transactions",
 		"server/internal/mcpapi":        "both eras meet here; in parts, each would show its inside to the other",
