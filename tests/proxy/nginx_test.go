@@ -12,6 +12,7 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"fmt"
+	"maps"
 	"math/big"
 	"net"
 	"net/http"
@@ -110,7 +111,7 @@ func TestMetricsBehindNginx(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			dir := t.TempDir()
 			ca := certificate(t, dir)
-			client := throughProxy(startNginx(t, nginx, dir, strings.TrimPrefix(s.URL, "http://"), c.without), ca)
+			client := throughProxy(startNginx(t, nginx, dir, strings.TrimPrefix(s.URL, "http://"), without(c.without)), ca)
 			for host, want := range c.want {
 				if got := metricsStatus(t, client, host); got != want {
 					t.Errorf("Host %s: status %d, want %d", host, got, want)
@@ -140,9 +141,18 @@ func metricsStatus(t *testing.T, client *http.Client, host string) int {
 	}
 }
 
-// startNginx runs nginx with the block of the document, less the directives named, on a port
-// of its own.
-func startNginx(t *testing.T, nginx, dir, backend string, without []string) (address string) {
+// without are changes that take directives away.
+func without(directives []string) map[string]string {
+	out := map[string]string{}
+	for _, d := range directives {
+		out[d] = ""
+	}
+	return out
+}
+
+// startNginx runs nginx with the block of the document, changed as said, on a port of its
+// own.
+func startNginx(t *testing.T, nginx, dir, backend string, changes map[string]string) (address string) {
 	t.Helper()
 	doc, err := os.ReadFile("../../docs/deploy.md")
 	if err != nil {
@@ -166,9 +176,7 @@ func startNginx(t *testing.T, nginx, dir, backend string, without []string) (add
 		"/etc/ssl/" + publicName + ".pem": filepath.Join(dir, "cert.pem"),
 		"/etc/ssl/" + publicName + ".key": filepath.Join(dir, "key.pem"),
 	}
-	for _, directive := range without {
-		replace[directive] = ""
-	}
+	maps.Copy(replace, changes)
 	for old, now := range replace {
 		if strings.Count(block, old) != 1 {
 			t.Fatalf("the nginx block doesn't have %q once", old)
@@ -194,15 +202,21 @@ func startNginx(t *testing.T, nginx, dir, backend string, without []string) (add
 	return address
 }
 
-// certificate makes one for the public name and loopback, as cert.pem and key.pem.
+// certificate makes one for the public name and loopback, as cert.pem and key.pem, that's
+// good for an hour.
 func certificate(t *testing.T, dir string) *x509.CertPool {
+	t.Helper()
+	return certificateUntil(t, dir, time.Now().Add(time.Hour))
+}
+
+func certificateUntil(t *testing.T, dir string, until time.Time) *x509.CertPool {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		SerialNumber: big.NewInt(1), NotBefore: until.Add(-2 * time.Hour), NotAfter: until,
 		DNSNames: []string{publicName}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
 		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}

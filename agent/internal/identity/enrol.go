@@ -173,7 +173,7 @@ func verify(reply protocol.EnrolReply, token protocol.EnrolToken, transcript []b
 const maxReply = 16 << 10
 
 // answerTime is how long a server, and a proxy before it, may take to answer.
-const answerTime = 40 * time.Second
+const answerTime = 30 * time.Second
 
 func (e *Enrolment) post(ctx context.Context, body []byte) ([]byte, error) {
 	base := strings.NewReplacer("wss://", "https://", "ws://", "http://").Replace(e.Server)

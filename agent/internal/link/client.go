@@ -72,6 +72,15 @@ func proxyAnswer(_ context.Context, proxy *url.URL, _ *http.Request, res *http.R
 	return e
 }
 
+// wayError is trouble on the way to the server that somebody can mend.
+type wayError struct {
+	kind string
+	error
+}
+
+// Unwrap returns the cause.
+func (e *wayError) Unwrap() error { return e.error }
+
 // explaining says in errors what whoever runs the agent can do about them.
 type explaining struct {
 	next   *http.Transport
@@ -96,10 +105,10 @@ func (x *explaining) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, proxied
 	}
 	if hint := x.certificate(err); hint != "" {
-		return nil, fmt.Errorf("%w: %s", err, hint)
+		return nil, &wayError{"certificate", fmt.Errorf("%w: %s", err, hint)}
 	}
 	if proxy, perr := x.next.Proxy(r); perr == nil && proxy != nil {
-		return nil, fmt.Errorf("through the proxy %s, which HTTPS_PROXY, HTTP_PROXY and NO_PROXY decide: %w", text.Line(proxy.Host, 256), err)
+		return nil, &wayError{"proxy", fmt.Errorf("through the proxy %s, which HTTPS_PROXY, HTTP_PROXY and NO_PROXY decide: %w", text.Line(proxy.Host, 256), err)}
 	}
 	return nil, err
 }

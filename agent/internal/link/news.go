@@ -3,6 +3,7 @@ package link
 import (
 	"errors"
 	"log/slog"
+	"strconv"
 	"time"
 )
 
@@ -11,6 +12,7 @@ import (
 type news struct {
 	log  *slog.Logger
 	last string
+	said map[string]bool // states of this outage that there was a line about
 	// unsteady: connections are cut again and again, the latest after held, though they are
 	// used every keepAlive.
 	unsteady        bool
@@ -18,11 +20,11 @@ type news struct {
 }
 
 func (n *news) up(w *welcomed) {
-	if n.last == "unsteady" {
+	if n.unsteady {
 		n.log.Debug("connected", "epoch", w.Epoch, "protocol", w.Version)
 		return
 	}
-	n.last = "up"
+	n.last, n.said = "up", nil
 	n.log.Info("connected", "epoch", w.Epoch, "protocol", w.Version)
 	if w.ahead > skew || w.ahead < -skew {
 		n.log.Warn("this host's clock and the server's differ; times in logs won't match",
@@ -34,7 +36,7 @@ func (n *news) up(w *welcomed) {
 func (n *news) judged(early int, held, keepAlive time.Duration) {
 	n.unsteady, n.held, n.keepAlive = early > 1, held, keepAlive
 	if early == 0 && n.last == "unsteady" {
-		n.last = "up"
+		n.last, n.said = "up", nil
 	}
 }
 
@@ -42,19 +44,10 @@ func (n *news) judged(early int, held, keepAlive time.Duration) {
 const skew = time.Minute
 
 func (n *news) down(err error, wait time.Duration) {
-	state := "away"
-	var r *RefusedError
-	switch {
-	case errors.As(err, &r):
-		state = "refused " + r.Reason
-	case errors.Is(err, errImpostor):
-		state = "impostor"
-	case n.unsteady:
-		state = "unsteady"
-	}
+	state := n.state(err)
 	log := n.log.With("error", err, "retry_in", wait.Round(time.Millisecond).String())
 	switch {
-	case n.last == state, n.last == "unsteady" && state == "away":
+	case n.said[state], n.last == "unsteady" && state == "away":
 		log.Debug("still not connected")
 		return
 	case state == "unsteady":
@@ -64,4 +57,28 @@ func (n *news) down(err error, wait time.Duration) {
 		log.Warn("not connected; trying again until it works")
 	}
 	n.last = state
+	if n.said == nil {
+		n.said = map[string]bool{}
+	}
+	n.said[state] = true
+}
+
+// state names why there's no connection, as far as it needs another line.
+func (n *news) state(err error) string {
+	var r *RefusedError
+	var proxy *ProxyError
+	var way *wayError
+	switch {
+	case errors.As(err, &r):
+		return "refused " + r.Reason
+	case errors.Is(err, errImpostor):
+		return "impostor"
+	case errors.As(err, &proxy):
+		return "proxy " + strconv.Itoa(proxy.Status)
+	case errors.As(err, &way):
+		return way.kind
+	case n.unsteady:
+		return "unsteady"
+	}
+	return "away"
 }
