@@ -149,11 +149,9 @@ func (s *Session) await(ctx context.Context, id string, f *outFrame, w *call, x 
 	done := ctx.Done()
 	var grace, unheard <-chan time.Time
 	if w.resumed {
-		// A cancel that overtakes the agent's look into its journal finds nothing to cancel, so
-		// the fate is waited for first.
 		t := time.NewTimer(protocol.CancelGrace)
 		defer t.Stop()
-		done, unheard = nil, t.C
+		unheard = t.C
 	}
 	for {
 		select {
@@ -162,8 +160,18 @@ func (s *Session) await(ctx context.Context, id string, f *outFrame, w *call, x 
 		case <-unheard:
 			return nil, notSent(fmt.Errorf("%w about a call within %s", protocol.ErrNoAnswer, protocol.CancelGrace))
 		case <-done:
+			detached := errors.Is(context.Cause(ctx), ErrDetached)
+			if unheard != nil && !detached {
+				// A cancel that overtakes the agent's look into its journal finds nothing to
+				// cancel, so the fate is waited for first.
+				done = nil
+				continue
+			}
 			if s.out.withdraw(f) {
 				return nil, notSent(context.Cause(ctx))
+			}
+			if detached {
+				return nil, fmt.Errorf("%w: %w", protocol.ErrCut, ErrDetached)
 			}
 			s.cancelCall(ctx, id)
 			t := time.NewTimer(protocol.CancelGrace)
@@ -178,11 +186,14 @@ func (s *Session) await(ctx context.Context, id string, f *outFrame, w *call, x 
 		for _, p := range news {
 			x.Progress(p)
 		}
-		if response != nil || fate != nil && !fate.follows() {
-			return response, nil
-		}
 		if unheard != nil && fate != nil {
 			done, unheard = ctx.Done(), nil
+			if x.Fated != nil {
+				x.Fated(*fate)
+			}
+		}
+		if response != nil || fate != nil && !fate.follows() {
+			return response, nil
 		}
 		if s.ctx.Err() != nil {
 			if s.out.begun(f) {

@@ -2,6 +2,7 @@ package mux
 
 import (
 	"context"
+	"errors"
 	"io"
 	"time"
 
@@ -60,6 +61,9 @@ type Exchange struct {
 	// Progress, if not nil, asks for progress; it's called in order from the calling
 	// goroutine.
 	Progress func(protocol.Progress)
+	// Fated, if not nil, hears the fate of a resumed call once it's known, before its
+	// response.
+	Fated func(Fate)
 	// Body, if not nil, is sent as a stream of kind file after the request; Size is its
 	// length in bytes, -1 when that isn't known. A Body that fails, or has another length,
 	// resets the stream, and the agent fails the call. It's read from one goroutine. When
@@ -73,6 +77,11 @@ type Exchange struct {
 	// while a Write runs: who cancels a call must see to it that its Sink doesn't hang.
 	Sink io.Writer
 }
+
+// ErrDetached, as the cause of a call's context, ends the wait for it and nothing else: no
+// cancel is sent, and the work goes on. The error is protocol.ErrCut, or ErrNotSent for a
+// request that wasn't written.
+var ErrDetached = errors.New("nobody waits for it here any more")
 
 // Fate is an agent's answer to what became of a call.
 type Fate struct {
