@@ -51,15 +51,22 @@ const (
 // on plain ws alone. Other requests pass as they are.
 type Wire struct {
 	door
-	judging sync.Mutex
-	judge   func(Frame) Verdict
+	judging   sync.Mutex
+	judge     func(Frame) Verdict
+	delivered map[kind]int
+}
+
+// kind is what frames are counted by.
+type kind struct {
+	from Side
+	typ  protocol.Type
 }
 
 // NewWire makes a wire on loopback in front of a server (HOST:PORT). It ends with the test,
 // and leaves no goroutine.
 func NewWire(t testing.TB, target string) *Wire {
 	t.Helper()
-	w := &Wire{}
+	w := &Wire{delivered: map[kind]int{}}
 	w.begin(t, target, w.through)
 	return w
 }
@@ -70,6 +77,22 @@ func (w *Wire) Judge(fn func(Frame) Verdict) {
 	w.judging.Lock()
 	defer w.judging.Unlock()
 	w.judge = fn
+}
+
+// Delivered is how many frames of this type, from this side, were handed on whole.
+func (w *Wire) Delivered(from Side, typ protocol.Type) int {
+	w.judging.Lock()
+	defer w.judging.Unlock()
+	return w.delivered[kind{from, typ}]
+}
+
+func (w *Wire) deliver(f Frame, v Verdict) {
+	if f.Payload == nil || v != Pass && v != CutAfter && v != Twice {
+		return
+	}
+	w.judging.Lock()
+	defer w.judging.Unlock()
+	w.delivered[kind{f.From, f.Type}]++
 }
 
 func (w *Wire) verdict(f Frame) Verdict {
@@ -124,7 +147,11 @@ func (w *Wire) frames(c *pair, from *bufio.Reader, to net.Conn, side Side) {
 		if f.Payload != nil {
 			v = w.verdict(f)
 		}
-		if write(to, raw, v) != nil || v == CutBefore || v == CutHalf || v == CutAfter {
+		if write(to, raw, v) != nil {
+			return
+		}
+		w.deliver(f, v)
+		if v == CutBefore || v == CutHalf || v == CutAfter {
 			return
 		}
 	}

@@ -135,28 +135,39 @@ func (f *Fleet) Restart() {
 // Store opens the server's database beside the server.
 func (f *Fleet) Store() *sql.DB {
 	f.T.Helper()
-	driver, name := "pgx", f.dbURL
-	if name == "" {
-		driver, name = "sqlite", "file:"+filepath.Join(f.Dir, "drover.db")+"?_txlock=immediate"
-	}
-	db, err := sql.Open(driver, name)
-	if err != nil {
-		f.T.Fatal(err)
-	}
-	f.T.Cleanup(func() { _ = db.Close() })
-	return db
+	return openStore(f.T, f.Dir, f.dbURL)
 }
 
 // Lock keeps the server from writing its record until release is called: its commits wait.
 func (f *Fleet) Lock() (release func()) {
 	f.T.Helper()
-	tx, err := f.Store().Begin()
-	if err != nil {
-		f.T.Fatal(err)
+	return lockRecord(f.T, f.Store(), f.dbURL != "")
+}
+
+// openStore opens a server's database: the one in its data folder when there's no URL.
+func openStore(t testing.TB, dir, dbURL string) *sql.DB {
+	t.Helper()
+	driver, name := "pgx", dbURL
+	if name == "" {
+		driver, name = "sqlite", "file:"+filepath.Join(dir, "drover.db")+"?_txlock=immediate&_pragma=busy_timeout(5000)"
 	}
-	if f.dbURL != "" {
+	db, err := sql.Open(driver, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	return db
+}
+
+func lockRecord(t testing.TB, db *sql.DB, postgres bool) (release func()) {
+	t.Helper()
+	tx, err := db.Begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if postgres {
 		if _, err := tx.Exec("LOCK TABLE record IN ACCESS EXCLUSIVE MODE"); err != nil {
-			f.T.Fatal(err)
+			t.Fatal(err)
 		}
 	}
 	return sync.OnceFunc(func() { _ = tx.Rollback() })
@@ -214,6 +225,16 @@ func (a *Agent) Start() {
 
 // Stop ends the agent and waits for its end.
 func (a *Agent) Stop() { a.stop() }
+
+// Rekey stops the agent, enrols its host anew under the same id, with a new key in a new
+// state folder, and starts it. It doesn't wait until the agent is online.
+func (a *Agent) Rekey() {
+	a.fleet.T.Helper()
+	a.Stop()
+	a.State = filepath.Join(a.fleet.T.TempDir(), "state")
+	a.cfg.State, a.cfg.Token = a.State, a.fleet.EnrolToken(a.ID, nil, true)
+	a.Start()
+}
 
 // WaitOnline waits until the server sees the agent online.
 func (a *Agent) WaitOnline() { a.fleet.T.Helper(); a.fleet.WaitState(a.ID, "online") }

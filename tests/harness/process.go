@@ -213,6 +213,16 @@ func Launch(t testing.TB, programs Programs, o LaunchOptions) *Deployment {
 	return d
 }
 
+// Lock keeps the server from writing its record until release is called, as Fleet.Lock does.
+func (d *Deployment) Lock() (release func()) {
+	d.T.Helper()
+	dbURL := ""
+	if len(d.Store) > 2 {
+		dbURL = d.Store[3]
+	}
+	return lockRecord(d.T, openStore(d.T, d.Store[1], dbURL), dbURL != "")
+}
+
 // Serve starts the server on this address, with the same data as before.
 func (d *Deployment) Serve(listen string) {
 	d.T.Helper()
