@@ -288,6 +288,41 @@ func TestWithoutAJournalEntryNothingStarts(t *testing.T) {
 	}
 }
 
+// whenWritten is a connection that is cut as soon as a call is in the journal.
+type whenWritten struct {
+	context.Context
+	j  *journal.Journal
+	id string
+}
+
+func (w whenWritten) Value(any) any { return nil }
+
+func (w whenWritten) Err() error {
+	if _, ok := w.j.Find(journal.IDOf(w.id)); ok {
+		return protocol.ErrCut
+	}
+	return nil
+}
+
+func TestWhatIsStoppedBetweenJournalAndStartNeverBegan(t *testing.T) {
+	dir, id := t.TempDir(), uuid7(1)
+	j := openJournal(t, dir, 8)
+	ran := 0
+	f := newFixtureOn(j, count(&ran))
+	f.handle(whenWritten{context.Background(), j, id}, f.request(id))
+	wantError(t, f.Rejoin(t.Context(), id, mux.Detached(nil)), protocol.CodeNotStarted, "")
+	// Nothing of it is left running when the agent is restarted, and it's still no lost call.
+	j = openJournal(t, dir, 8)
+	g := newFixtureOn(j, count(&ran))
+	if st := g.fate(id); st.State != protocol.FateUnseen || len(j.Open()) != 0 {
+		t.Errorf("%+v, open %v", st, j.Open())
+	}
+	wantError(t, g.handle(t.Context(), g.request(id)), protocol.CodeConflict, protocol.ReasonDuplicate)
+	if ran != 0 {
+		t.Errorf("ran %d times", ran)
+	}
+}
+
 // A question and its request come at the same time, over two connections: what was said to
 // be unseen doesn't run.
 func TestUnseenIsKeptAlsoInARace(t *testing.T) {

@@ -103,6 +103,7 @@ func (r *Runner) Handle(ctx context.Context, req *protocol.Request, w *mux.Work)
 	}
 	if err := r.begin(f); err != nil {
 		r.finish(f, f.response(nil, err), nil)
+		return f.resp
 	}
 	return r.wait(ctx, f, w)
 }
@@ -131,11 +132,6 @@ func (r *Runner) admit(f *flight) error {
 			Message: "this call is so old that the agent can't tell any more whether it has said that it will never run, so nothing was started; send a new one"}
 	}
 	r.arrived.add(f.id)
-	if isCut(context.Cause(f.conn)) {
-		// A request of a connection that's gone must not begin: the server may have been told
-		// by now, over the next one, that it was never seen.
-		return protocol.Errorf(protocol.CodeNotStarted, "the connection ended first; nothing was started")
-	}
 	r.live[f.id.Hash] = f
 	return nil
 }
@@ -193,7 +189,8 @@ func (r *Runner) enter(f *flight) error {
 	return err
 }
 
-// barred tells why a call mustn't start now.
+// barred tells why a call mustn't start now. One whose connection is gone isn't begun: its
+// server asks what became of it, and not having begun is the better answer.
 func (r *Runner) barred(f *flight) error {
 	switch cause := context.Cause(f.conn); {
 	case isCut(cause):
