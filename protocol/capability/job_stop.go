@@ -4,7 +4,7 @@ package capability
 type JobStopIn struct {
 	JobID        string `json:"job_id,omitempty" maxlen:"64" jsonschema:"The job's id."`
 	Signal       string `json:"signal,omitempty" enum:"TERM|KILL|INT" jsonschema:"What asks it to end; TERM when absent. On Windows everything is ended at once."`
-	GraceSeconds *int   `json:"grace_seconds,omitempty" min:"0" max:"30" jsonschema:"How long it may take to end before what is left is killed; 5 when absent."`
+	GraceSeconds *int   `json:"grace_seconds,omitempty" min:"0" max:"30" jsonschema:"How long it may take to end before what is left is killed; 5 when absent, 2 with principal."`
 	Principal    string `json:"principal,omitempty" maxlen:"256" jsonschema:"For Drover's own use: stops every running job of this principal, when its right was revoked."`
 }
 

@@ -12,8 +12,11 @@ import (
 	"github.com/drover-fleet/drover/protocol/capability"
 )
 
-// stopGrace is how long a job has to end when the caller doesn't say.
-const stopGrace = 5 * time.Second
+// How long jobs have to end when the caller doesn't say, and when their right is gone.
+const (
+	stopGrace   = 5 * time.Second
+	revokeGrace = 2 * time.Second
+)
 
 // jobStop ends a job, or for the server itself all of a principal's.
 func (h *Host) jobStop(ctx context.Context, c *run.Call, in capability.JobStopIn) (capability.JobStopOut, error) {
@@ -55,9 +58,15 @@ func (h *Host) stopPrincipal(ctx context.Context, c *run.Call, in capability.Job
 		return out, protocol.Errorf(protocol.CodeBadArgs, "job_stop needs either job_id or principal, and not both")
 	}
 	stop.Reason = "its right was revoked"
+	if in.GraceSeconds == nil {
+		stop.Grace = revokeGrace
+	}
 	var left []jobs.Job
 	if out.Stopped, left = h.Jobs.StopPrincipal(ctx, in.Principal, stop); len(left) == 0 {
 		return out, nil
+	}
+	if ctx.Err() != nil {
+		return capability.JobStopOut{}, run.Ended(ctx, "the jobs were told to end")
 	}
 	for _, j := range left {
 		if out.Left = append(out.Left, j.Left...); len(j.Left) == 0 {

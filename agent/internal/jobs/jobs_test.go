@@ -546,7 +546,7 @@ func TestOldJobsGo(t *testing.T) {
 	gone := func(id string) bool {
 		o, err := r.Open(ann(), id, jobs.Stdout)
 		o.Close()
-		return hasCode(err, protocol.CodeNotFound, "")
+		return hasCode(err, protocol.CodeToolFailed, jobs.ReasonGone)
 	}
 	r.open()
 	if !gone(ids[0]) || gone(ids[1]) || gone(running.ID) {

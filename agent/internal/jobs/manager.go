@@ -23,6 +23,10 @@ const (
 	ReasonJobs = "too_many_jobs"
 	// ReasonOutput: the output of running jobs fills what all jobs together may keep.
 	ReasonOutput = "job_output_full"
+	// ReasonNoJob: there's no such job, or it's another's.
+	ReasonNoJob = "no_such_job"
+	// ReasonGone: a job's output isn't kept any more.
+	ReasonGone = "output_gone"
 	// ReasonStillRunning: a job couldn't be seen to end.
 	ReasonStillRunning = "still_running"
 )
@@ -249,7 +253,7 @@ func (m *Manager) find(c protocol.Caller, id string) (*job, error) {
 			return j, nil
 		}
 	}
-	return nil, protocol.Errorf(protocol.CodeNotFound, "no job of that id is yours on this host, or it ended more than %s ago; job_list shows which there are", hours(m.opt.Limits.Status))
+	return nil, protocol.Failf(ReasonNoJob, "no job of that id is yours on this host, or it ended more than %s ago; job_list shows which there are", hours(m.opt.Limits.Status))
 }
 
 func hours(d time.Duration) string {

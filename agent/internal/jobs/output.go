@@ -40,7 +40,7 @@ func (m *Manager) Open(c protocol.Caller, id, stream string) (Output, error) {
 	case errors.Is(err, fs.ErrNotExist) && (kept == 0 || job.State == Running):
 		return o, nil
 	case errors.Is(err, fs.ErrNotExist):
-		return o, protocol.Errorf(protocol.CodeNotFound, "the output of this job, which is %s, isn't kept any more: an ended job's is for %s, and less when all jobs' is too much",
+		return o, protocol.Failf(ReasonGone, "the output of this job, which is %s, isn't kept any more: an ended job's is for %s, and less when all jobs' is too much",
 			job.State, hours(m.opt.Limits.Output))
 	case err != nil:
 		return o, err
