@@ -32,6 +32,7 @@ type Host struct {
 	shell []string          // the shell and its options, before the command
 	pwsh  string            // PowerShell, "" where there is none
 	locks pathLocks
+	parts parts
 	// groups is nil where commands get no cgroup of their own.
 	groups *groups
 	spool  *spool.Spool
@@ -57,6 +58,8 @@ func Bind(r *run.Registry, h *Host) {
 	run.Bind(r, capability.FSStat, h.fsStat)
 	run.Bind(r, capability.FSRead, h.fsRead)
 	run.Bind(r, capability.FSWrite, h.fsWrite)
+	run.Bind(r, capability.FSDownload, h.fsDownload)
+	run.Bind(r, capability.FSUpload, h.fsUpload)
 	run.Bind(r, capability.DiagSystem, h.diagSystem)
 	if h.Jobs != nil {
 		run.Bind(r, capability.JobStart, h.jobStart)

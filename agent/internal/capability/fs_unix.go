@@ -4,6 +4,7 @@ package capability
 
 import (
 	"io/fs"
+	"os"
 	"os/user"
 	"strconv"
 	"sync"
@@ -15,6 +16,21 @@ import (
 
 // openFlags keep an open from blocking and from taking a terminal.
 const openFlags = syscall.O_NONBLOCK | syscall.O_NOCTTY
+
+// inodeOf is the number of an open file in its file system.
+func inodeOf(info fs.FileInfo) uint64 {
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		return st.Ino
+	}
+	return 0
+}
+
+// private tells whether an open file is this agent's own alone: nobody else can have put it
+// there, or has it under another name.
+func private(info fs.FileInfo) bool {
+	st, ok := info.Sys().(*syscall.Stat_t)
+	return ok && info.Mode().IsRegular() && int(st.Uid) == os.Geteuid() && st.Nlink == 1
+}
 
 // nameLife is how long names of users and groups are remembered: finding one reads a file
 // of the system, or asks it.

@@ -7,6 +7,12 @@ import (
 
 const openFlags = 0
 
+// inodeOf: the file infos of Windows have none.
+func inodeOf(fs.FileInfo) uint64 { return 0 }
+
+// private: who may make files in a folder is decided by the folder's access list.
+func private(info fs.FileInfo) bool { return info.Mode().IsRegular() }
+
 // owners: the file infos of Windows name none.
 type owners struct{}
 
