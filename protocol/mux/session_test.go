@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"runtime"
 	"strings"
 	"sync/atomic"
@@ -60,10 +61,26 @@ func TestViolations(t *testing.T) {
 		"args not an object": {true, func(p raw) {
 			p.text(`{"type":"request","id":"x","tool":"t","args":[],"seal":"","caller":{"principal":"","user":"","kind":""},"deadline_ms":1}`)
 		}},
-		"no id":                  {true, func(p raw) { r := request(`{}`); r.Type, r.ID = "request", ""; p.frame(r) }},
-		"short binary":           {false, func(p raw) { _ = p.Write(context.Background(), true, []byte{0, 0, 0}) }},
-		"unknown stream":         {false, func(p raw) { p.chunk(2, 0, kib) }},
-		"unknown kind":           {false, func(p raw) { p.frame(open(2, "pty", 10)) }},
+		"no id":              {true, func(p raw) { r := request(`{}`); r.Type, r.ID = "request", ""; p.frame(r) }},
+		"short binary":       {false, func(p raw) { _ = p.Write(context.Background(), true, []byte{0, 0, 0}) }},
+		"unknown stream":     {false, func(p raw) { p.chunk(2, 0, kib) }},
+		"unknown kind":       {false, func(p raw) { p.frame(open(2, "pty", 10)) }},
+		"file of no call":    {false, func(p raw) { p.frame(open(2, "file", 10)) }},
+		"file of no request": {true, func(p raw) { p.frame(open(1, "file", 10)) }},
+		"file of a negative size": {true, func(p raw) {
+			r := request(`{}`)
+			r.ID, r.Type = "x", "request"
+			p.frame(r)
+			p.frame(open(1, "file", -2))
+		}},
+		"two files of a request": {true, func(p raw) {
+			r := request(`{}`)
+			r.ID, r.Type = "x", "request"
+			p.frame(r)
+			p.frame(open(1, "file", 10))
+			p.chunk(1, protocol.FlagReset, nil)
+			p.frame(open(3, "file", 10))
+		}},
 		"stream of wrong parity": {false, func(p raw) { p.frame(open(1, "frame", 10)) }},
 		"stream used again":      {false, func(p raw) { p.frame(open(4, "frame", 10)); p.frame(open(2, "frame", 10)) }},
 		"stream zero":            {false, func(p raw) { p.frame(open(0, "frame", 10)) }},
@@ -159,6 +176,69 @@ func TestKeepAliveForTenMinutes(t *testing.T) {
 		s.wait(t)
 		h.wait(t)
 	})
+}
+
+// What a server's session doesn't take of files, while the call is open.
+func TestFileViolations(t *testing.T) {
+	kib := make([]byte, 1<<10)
+	for name, c := range map[string]struct {
+		version int
+		do      func(p raw, open *protocol.Open)
+	}{
+		"version 1":        {1, func(p raw, o *protocol.Open) { p.frame(o) }},
+		"longer than said": {2, func(p raw, o *protocol.Open) { o.Size = 1000; p.frame(o); p.chunk(2, 0, kib) }},
+		"shorter than said": {2, func(p raw, o *protocol.Open) {
+			o.Size = 2000
+			p.frame(o)
+			p.chunk(2, protocol.FlagEnd, kib)
+		}},
+		"not empty":    {2, func(p raw, o *protocol.Open) { o.Size = 0; p.frame(o); p.chunk(2, 0, kib) }},
+		"after an end": {2, func(p raw, o *protocol.Open) { p.frame(o); p.chunk(2, protocol.FlagEnd, kib); p.chunk(2, 0, kib) }},
+		"a second one": {2, func(p raw, o *protocol.Open) {
+			p.frame(o)
+			p.chunk(2, protocol.FlagEnd, nil)
+			o.Stream = 4
+			p.frame(o)
+		}},
+		"beyond its credit": {2, func(p raw, o *protocol.Open) {
+			p.frame(o)
+			for range 5 {
+				p.chunk(2, 0, make([]byte, protocol.MaxChunk))
+			}
+		}},
+		"a response first": {2, func(p raw, o *protocol.Open) {
+			p.frame(o)
+			p.chunk(2, 0, kib)
+			p.frame(&protocol.Response{ID: o.ID, Result: []byte(`{}`)})
+		}},
+		"after the response": {2, func(p raw, o *protocol.Open) {
+			p.frame(&protocol.Response{ID: o.ID, Result: []byte(`{}`)})
+			p.frame(o)
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, b := newPipe(16)
+			s, peer := run(a, mux.Config{Version: c.version}), raw{t, b}
+			// Its sink takes nothing while the session lives.
+			sink := &gated{gate: make(chan struct{})}
+			x, r := mux.Exchange{Sink: sink}, request(`{}`)
+			if c.version < 2 {
+				x.Sink = nil
+			}
+			called := make(chan error, 1)
+			go func() { _, err := s.Call(context.Background(), r, x); called <- err }()
+			peer.read()
+			c.do(peer, &protocol.Open{Type: "open", Stream: 2, Kind: "file", ID: r.ID, Size: -1})
+			var v *mux.Violation
+			if err := s.wait(t); !errors.As(err, &v) {
+				t.Errorf("ended with %v", err)
+			}
+			close(sink.gate)
+			if err := <-called; name != "after the response" && !errors.Is(err, protocol.ErrCut) {
+				t.Errorf("the call: %v", err)
+			}
+		})
+	}
 }
 
 // From a moment on nothing arrives any more, either way, and nobody says so.
@@ -285,6 +365,49 @@ func TestControlComesBeforeBulk(t *testing.T) {
 	})
 }
 
+// With 50 MB on their way, a pong, a cancel and another call's response wait for one chunk at
+// most; and what the session itself has to say goes before other calls' frames.
+func TestSmallThingsComeBeforeAFile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := newPipe(0)
+		answer := make(chan struct{})
+		h, peer := run(b, mux.Config{Handler: workFunc(func(ctx context.Context, r *protocol.Request, w *mux.Work) *protocol.Response {
+			if r.Tool == "small" {
+				<-answer
+				return fine(`{}`)
+			}
+			u, err := w.Out(50_000_000)
+			if err == nil {
+				_, err = io.Copy(u, io.LimitReader(zeros{}, 50_000_000))
+			}
+			return failed(err)
+		})}), raw{t, a}
+		defer func() { h.Close(0, ""); h.wait(t) }()
+		small, large := request(`{}`), request(`{}`)
+		small.Type, large.Type, small.Tool = "request", "request", "small"
+		peer.frame(small)
+		peer.frame(large)
+		if o, ok := peer.read().(*protocol.Open); !ok || o.Kind != "file" || o.Size != 50_000_000 {
+			t.Fatalf("open %+v", o)
+		}
+		if _, ok := peer.read().([]byte); !ok {
+			t.Fatal("no chunk")
+		}
+		synctest.Wait() // the writer stands at the second chunk
+		close(answer)
+		synctest.Wait() // the response is queued before the pong
+		peer.frame(&protocol.Ping{Type: "ping", N: 7})
+		synctest.Wait()
+		var order []string
+		for range 3 {
+			order = append(order, fmt.Sprintf("%T", peer.read()))
+		}
+		if got := strings.Join(order, " "); got != "[]uint8 *protocol.Pong *protocol.Response" {
+			t.Errorf("the order was %s", got)
+		}
+	})
+}
+
 func TestStreamsTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := newPipe(0)
@@ -406,13 +529,32 @@ func FuzzReader(f *testing.F) {
 	f.Add([]byte(`{"type":"open","stream":2,"kind":"frame","id":"x","size":1}`), []byte{0, 0, 0, 2, 1, '{'}, false)
 	f.Add([]byte(`{"type":"request","id":"x","tool":"t","args":{},"seal":"s","caller":{"principal":"p","user":"u","kind":"pat"},"deadline_ms":1}`), []byte{}, true)
 	f.Add([]byte(`{"type":"credit","stream":0,"bytes":1}`), []byte{0, 0, 0, 1, 2}, true)
+	f.Add([]byte(`{"type":"open","stream":2,"kind":"file","id":"open","size":-1}`), []byte{0, 0, 0, 2, 1, 'x'}, false)
+	f.Add([]byte(`{"type":"open","stream":1,"kind":"file","id":"open","size":1}`), []byte{0, 0, 0, 1, 1, 'x'}, true)
+	f.Add([]byte(`{"type":"resume","boot":"b","states":[{"id":"open","state":"lost","pid":1,"ago_ms":2,"ended":true,"exit_code":0,"note":"n"}]}`), []byte{}, false)
+	f.Add([]byte(`{"type":"resume","ids":["a","a"]}`), []byte{}, true)
 	f.Fuzz(func(t *testing.T, text, bin []byte, agent bool) {
 		a, b := newPipe(8)
 		var cfg mux.Config
 		if agent {
-			cfg.Handler = echo
+			cfg.Handler = mirror
 		}
 		s := run(a, cfg)
+		r := request(`{}`)
+		r.ID, r.Type = "open", "request"
+		called := make(chan struct{})
+		if whole, err := protocol.Encode(r); agent && err == nil {
+			_ = b.Write(context.Background(), false, whole)
+			close(called)
+		} else {
+			go func() {
+				defer close(called)
+				_, _ = s.Call(context.Background(), r, mux.Exchange{Body: strings.NewReader("x"), Size: 1, Sink: io.Discard})
+			}()
+			for range 3 { // the first ping, the request, and the file's open
+				_, _, _ = b.Read(context.Background())
+			}
+		}
 		_ = b.Write(context.Background(), false, text)
 		_ = b.Write(context.Background(), true, bin)
 		_ = b.Close(protocol.CloseNormal, "done")
@@ -421,5 +563,6 @@ func FuzzReader(f *testing.F) {
 		if err == nil || errors.As(err, &v) && v.Reason == "" {
 			t.Fatalf("ended with %v", err)
 		}
+		<-called
 	})
 }
