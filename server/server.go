@@ -173,7 +173,10 @@ func (s *Server) URL() string {
 func (s *Server) Run(ctx context.Context) error {
 	defer func() { _ = s.Close() }()
 	n, err := s.dispatch.Adopt(ctx)
-	if err != nil {
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return nil // stopped while it started
+	case err != nil:
 		return err
 	}
 	if n > 0 {
