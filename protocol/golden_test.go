@@ -56,6 +56,35 @@ func golden() map[string]any {
 	}
 }
 
+// golden2 are the frames that version 2 adds or changes.
+func golden2() map[string]any {
+	const id = "019aa5c2-7d5e-7c11-8f0e-2b1d3c4e5f60"
+	zero, killed := 0, 137
+	facts := protocol.Facts{Hostname: "web-01.example.com", OS: "linux", OSVersion: "Debian GNU/Linux 12 (bookworm)", Arch: "amd64", RunAs: "root", AgentVersion: "0.2.0"}
+	ahead, behind := facts, facts // not in a hello: the server may be of version 1
+	ahead.ClockAheadMS, behind.ClockAheadMS = 3600123, -1500
+	caps := []protocol.Capability{{Name: "shell_exec", Version: 1}}
+	return map[string]any{
+		"hello":       &protocol.Hello{Type: "hello", AgentID: "web-01", Versions: []int{2, 1}, Generation: 1, Instance: "Zm9vYmFyYmF6cXV4MTIzNA", LastEpoch: 41, Nonce: strings.Repeat("A", 43), Facts: facts, Capabilities: caps},
+		"welcome":     &protocol.Welcome{Type: "welcome", Version: 2, Epoch: 42, KeepAliveMS: 20000, ServerTime: 1796000000000000},
+		"facts-ahead": &protocol.FactsUpdate{Type: "facts", Facts: ahead, Capabilities: caps},
+		"facts":       &protocol.FactsUpdate{Type: "facts", Facts: behind, Capabilities: caps},
+		"request":     &protocol.Request{Type: "request", ID: id, Tool: "fs_stat", Args: []byte(`{"path":"/etc/hosts"}`), Seal: strings.Repeat("A", 43), Caller: protocol.Caller{Principal: "pat:k3v9", User: "ann", Kind: "pat"}, DeadlineMS: 60000, NotAfterMS: 2000},
+		"resume-boot": &protocol.Resume{Type: "resume", Boot: "journal-7.boot-1"},
+		"resume-ask":  &protocol.Resume{Type: "resume", IDs: []string{id}},
+		"resume-answer": &protocol.Resume{Type: "resume", Boot: "journal-7.boot-1", States: []protocol.ResumeState{
+			{ID: id, State: protocol.FateRunning, PID: 4711, AgoMS: 61000},
+			{ID: "a", State: protocol.FateDone, PID: 4712, AgoMS: 90000, Ended: true, ExitCode: &zero},
+			{ID: "b", State: protocol.FateUnseen},
+		}},
+		"resume-lost": &protocol.Resume{Type: "resume", Boot: "journal-7.boot-2", States: []protocol.ResumeState{
+			{ID: id, State: protocol.FateLost, PID: 4713, AgoMS: 120000, Ended: true, ExitCode: &killed, Note: "the agent was restarted; what it had left running was killed"},
+		}},
+		"open-file":         &protocol.Open{Type: "open", Stream: 3, Kind: protocol.KindFile, ID: id, Size: 50000000},
+		"open-file-unsized": &protocol.Open{Type: "open", Stream: 4, Kind: protocol.KindFile, ID: id, Size: -1},
+	}
+}
+
 // decode reads any frame, the handshake's too.
 func decode(t *testing.T, b []byte) any {
 	t.Helper()
@@ -78,38 +107,53 @@ func decode(t *testing.T, b []byte) any {
 }
 
 func TestGoldenFrames(t *testing.T) {
-	files, _ := filepath.Glob("testdata/v1/*.json")
-	if n := len(golden()); len(files) != n && !*update {
-		t.Errorf("%d files, %d frames", len(files), n)
+	for version, frames := range map[string]map[string]any{"v1": golden(), "v2": golden2()} {
+		dir := filepath.Join("testdata", version)
+		files, _ := filepath.Glob(filepath.Join(dir, "*.json"))
+		if n := len(frames); len(files) != n && !*update {
+			t.Errorf("%s: %d files, %d frames", version, len(files), n)
+		}
+		for name, want := range frames {
+			checkGolden(t, filepath.Join(dir, name+".json"), want)
+		}
 	}
-	for name, want := range golden() {
-		path := filepath.Join("testdata/v1", name+".json")
-		b, err := os.ReadFile(path)
-		if errors.Is(err, os.ErrNotExist) && *update {
-			b, err = protocol.Encode(want)
-			b = append(b, '\n')
-			if err == nil {
-				err = os.WriteFile(path, b, 0o644)
-			}
+}
+
+// checkGolden reads a frame from its file, and writes it again to the same bytes.
+func checkGolden(t *testing.T, path string, want any) {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) && *update {
+		b, err = protocol.Encode(want)
+		b = append(b, '\n')
+		if err == nil {
+			err = os.WriteFile(path, b, 0o644)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		b = []byte(strings.TrimSuffix(string(b), "\n"))
-		got := decode(t, b)
-		if d := cmp.Diff(want, got); d != "" {
-			t.Errorf("%s: %s", name, d)
-		}
-		again, err := protocol.Encode(got)
-		if err != nil || string(again) != string(b) {
-			t.Errorf("%s: encoded again: %s %v", name, again, err)
-		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	b = []byte(strings.TrimSuffix(string(b), "\n"))
+	got := decode(t, b)
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("%s: %s", path, d)
+	}
+	again, err := protocol.Encode(got)
+	if err != nil || string(again) != string(b) {
+		t.Errorf("%s: encoded again: %s %v", path, again, err)
 	}
 }
 
 // Each line of refused.txt is a kind of fault, a tab and a frame that has it.
 func TestRefusedFrames(t *testing.T) {
-	b, err := os.ReadFile("testdata/v1/refused.txt")
+	for version, least := range map[string]int{"v1": 20, "v2": 10} {
+		refused(t, filepath.Join("testdata", version, "refused.txt"), least)
+	}
+}
+
+func refused(t *testing.T, path string, least int) {
+	t.Helper()
+	b, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,8 +175,8 @@ func TestRefusedFrames(t *testing.T) {
 			t.Errorf("%s: got %v, want %s", frame, err, kind)
 		}
 	}
-	if n < 20 {
-		t.Errorf("only %d frames", n)
+	if n < least {
+		t.Errorf("%s: only %d frames", path, n)
 	}
 }
 
@@ -141,7 +185,7 @@ func TestNegotiate(t *testing.T) {
 		peer []int
 		want int
 		ok   bool
-	}{{[]int{1}, 1, true}, {[]int{9, 1}, 1, true}, {[]int{9}, 0, false}, {nil, 0, false}, {[]int{0, -1}, 0, false}} {
+	}{{[]int{1}, 1, true}, {[]int{2, 1}, 2, true}, {[]int{1, 2}, 2, true}, {[]int{2}, 2, true}, {[]int{9, 1}, 1, true}, {[]int{9, 2, 1}, 2, true}, {[]int{9}, 0, false}, {nil, 0, false}, {[]int{0, -1}, 0, false}} {
 		if v, ok := protocol.Negotiate(c.peer); v != c.want || ok != c.ok {
 			t.Errorf("%v: %d %t", c.peer, v, ok)
 		}
@@ -149,9 +193,11 @@ func TestNegotiate(t *testing.T) {
 }
 
 func FuzzDecode(f *testing.F) {
-	for _, v := range golden() {
-		if b, err := protocol.Encode(v); err == nil {
-			f.Add(b)
+	for _, frames := range []map[string]any{golden(), golden2()} {
+		for _, v := range frames {
+			if b, err := protocol.Encode(v); err == nil {
+				f.Add(b)
+			}
 		}
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
