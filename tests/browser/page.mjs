@@ -81,6 +81,7 @@ async function overview(width, colorScheme) {
   await signIn(page, pat);
   await page.getByText("online", { exact: true }).waitFor();
   await page.getByText("exit 3").last().waitFor();
+  await page.getByText("queued", { exact: true }).waitFor();
   // The description, the client of the call and, where it could be planted, the hostname.
   const told = await page.getByText(markup, { exact: true }).count();
   assert.equal(told, planted === "hostname" ? 3 : 2, "what others say shows as text");

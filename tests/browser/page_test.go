@@ -29,6 +29,8 @@ func TestPage(t *testing.T) {
 	s.HostAt("web-01", s.URL, prefix)
 	s.Run("agents", "set", "web-01", "--description", markup, "--label", "env=prod")
 
+	queueOne(t, s)
+
 	cmd := exec.CommandContext(t.Context(), node, "page.mjs")
 	cmd.Env = append(os.Environ(), "CHROMIUM="+chromium, "URL="+s.URL, "PAT="+s.Admin, "MARKUP="+markup, "PLANTED="+planted)
 	var out bytes.Buffer
@@ -37,6 +39,25 @@ func TestPage(t *testing.T) {
 		t.Fatalf("%v\n%s", err, &out)
 	}
 	t.Logf("%s", &out)
+}
+
+// queueOne makes a call that waits for a host, which was there once and is offline.
+func queueOne(t *testing.T, s *harness.Deployment) {
+	t.Helper()
+	a := s.RawAgent("db-01")
+	if err := a.Connect(); err != nil {
+		t.Fatal(err)
+	}
+	s.WaitState("db-01", "online")
+	a.Close()
+	s.WaitState("db-01", "offline")
+	body := map[string]any{"agent_id": "db-01", "tool": "shell_exec", "args": map[string]string{"command": "systemctl restart postgresql"}, "wait_seconds": 1, "queue_for_seconds": 7200}
+	var call struct {
+		State string `json:"state"`
+	}
+	if status := s.REST(s.Admin).JSON("POST", "/api/v1/calls", body, &call); status != 202 || call.State != "queued" {
+		t.Fatalf("HTTP %d, state %s", status, call.State)
+	}
 }
 
 func program(t *testing.T, name, how string) string {

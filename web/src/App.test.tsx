@@ -78,6 +78,32 @@ test("what a host says is text", async () => {
   expect(screen.getByText("No calls yet")).toBeTruthy();
 });
 
+const call = {
+  call_id: "1",
+  agent_id: "web-01",
+  tool: "shell_exec",
+  args: { command: "uptime" },
+  principal: "pat:1",
+  name: "laptop",
+  edge: "rest",
+  created_at: new Date().toISOString(),
+};
+
+test("a queued call, evidence and a clock that is off are shown", async () => {
+  const queued = { ...call, state: "queued", queued_until: new Date(Date.now() + 3_590_000).toISOString() };
+  const unknown = { ...call, call_id: "2", state: "outcome_unknown", evidence: `it had ended ${hostile}` };
+  show({
+    "GET /api/v1/whoami": { status: 200, body: who },
+    "GET /api/v1/agents": { status: 200, body: { agents: [{ ...agent, clock_ahead_ms: -190_000 }], total: 1 } },
+    "GET /api/v1/calls": { status: 200, body: { calls: [queued, unknown] } },
+  });
+  await screen.findByText("queued");
+  expect(screen.getByText("59 min").getAttribute("datetime")).toBe(queued.queued_until);
+  expect(screen.getByText(`it had ended ${hostile}`).closest("p")?.textContent).toContain("Learnt since: ");
+  expect(document.querySelector("img[src=x]")).toBeNull();
+  expect(screen.getByText("clock 3 min behind")).toBeTruthy();
+});
+
 test("when the session ends, the fleet goes", async () => {
   let revoked = false;
   const unlessRevoked = (body: unknown) => () => (revoked ? refused : { status: 200, body });

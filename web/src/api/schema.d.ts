@@ -52,6 +52,38 @@ export interface paths {
         patch: operations["set-agent"];
         trace?: never;
     };
+    "/agents/{agent_id}/files": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Download a file from an agent
+         * @description The bytes of a regular file, of any size, as a stream under a call of fs_download. HEAD answers the
+         *     headers alone. A single Range is honoured (206, 416), with If-Range and the ETag. Want-Repr-Digest: sha-256=1 has
+         *     the whole file hashed too; digests come as headers or, with TE: trailers, as trailers, and are in the call's result
+         *     under Drover-Call-Id. The last bytes are held back until the call has succeeded: an answer that is whole is the
+         *     file, and one that fails on the way is broken off. With upload, size and sha256 it answers the call that tells in
+         *     Upload-Offset how much of that upload is on the host.
+         */
+        get: operations["download-file"];
+        /**
+         * Upload a file to an agent
+         * @description Replaces or creates a file with the body, of any size, as a stream under a call of fs_upload: atomically,
+         *     with mode and owner kept. With upload (a name of your own) and sha256, what an interrupted request has sent is kept
+         *     for a day: ask GET for Upload-Offset, and go on with Content-Range: bytes FIRST-LAST/SIZE. Answers 201 for a new
+         *     file and 200 otherwise, with the call.
+         */
+        put: operations["upload-file"];
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/agents/{agent_id}/purge": {
         parameters: {
             query?: never;
@@ -829,6 +861,154 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["AgentInfo"];
+                };
+            };
+            /** @description An error, with its code. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "download-file": {
+        parameters: {
+            query: {
+                /** @description The file's absolute path on the host. */
+                path: string;
+                /** @description Your own name for the upload, the same when it's resumed; at most 128 bytes. */
+                upload?: string;
+                /** @description Bytes of the whole upload. */
+                size?: number;
+                /** @description Hex SHA-256 of the whole content. */
+                sha256?: string;
+            };
+            header?: {
+                /** @description bytes=FIRST-LAST, bytes=FIRST- or bytes=-LAST_N. */
+                Range?: string;
+                /** @description An ETag: the range counts only while the file is the same. */
+                "If-Range"?: string;
+                /** @description sha-256=1 for the hash of the whole file. */
+                "Want-Repr-Digest"?: string;
+            };
+            path: {
+                /** @description The exact id of the agent. */
+                agent_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The file; with upload, the call. */
+            200: {
+                headers: {
+                    /** @description sha-256 of the bytes that were sent (RFC 9530). */
+                    "Content-Digest"?: string;
+                    /** @description The call that moved the bytes. */
+                    "Drover-Call-Id"?: string;
+                    /** @description Names this state of the file. */
+                    ETag?: string;
+                    /** @description sha-256 of the whole file (RFC 9530). */
+                    "Repr-Digest"?: string;
+                    /** @description Bytes of the upload that are on the host. */
+                    "Upload-Offset"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Call"];
+                    "application/octet-stream": string;
+                };
+            };
+            /** @description The range. */
+            206: {
+                headers: {
+                    /** @description sha-256 of the bytes that were sent (RFC 9530). */
+                    "Content-Digest"?: string;
+                    /** @description Partial Content: which bytes of how many. */
+                    "Content-Range"?: string;
+                    /** @description The call that moved the bytes. */
+                    "Drover-Call-Id"?: string;
+                    /** @description Names this state of the file. */
+                    ETag?: string;
+                    /** @description sha-256 of the whole file (RFC 9530). */
+                    "Repr-Digest"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/octet-stream": string;
+                };
+            };
+            /** @description An error, with its code. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "upload-file": {
+        parameters: {
+            query: {
+                /** @description The file's absolute path on the host. */
+                path: string;
+                /** @description Your own name for the upload, the same when it's resumed; at most 128 bytes. */
+                upload?: string;
+                /** @description Hex SHA-256 of the whole content. */
+                sha256?: string;
+                /** @description Permissions as octal digits, such as 0644. */
+                mode?: string;
+                /** @description Make missing folders. */
+                create_parents?: boolean;
+                /** @description Only if the present content has this SHA-256; absent: only if there's no file. */
+                if_sha256?: string;
+            };
+            header?: {
+                /** @description bytes FIRST-LAST/SIZE, for what is sent of the whole. */
+                "Content-Range"?: string;
+            };
+            path: {
+                /** @description The exact id of the agent. */
+                agent_id: string;
+            };
+            cookie?: never;
+        };
+        /** @description The file's bytes. */
+        requestBody: {
+            content: {
+                "application/octet-stream": string;
+            };
+        };
+        responses: {
+            /** @description The file is replaced, or the announced part is kept (complete in the result). */
+            200: {
+                headers: {
+                    /** @description The call that moved the bytes. */
+                    "Drover-Call-Id"?: string;
+                    /** @description Bytes of the upload that are on the host. */
+                    "Upload-Offset"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Call"];
+                };
+            };
+            /** @description The file is new. */
+            201: {
+                headers: {
+                    /** @description The call that moved the bytes. */
+                    "Drover-Call-Id"?: string;
+                    /** @description Bytes of the upload that are on the host. */
+                    "Upload-Offset"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Call"];
                 };
             };
             /** @description An error, with its code. */

@@ -1,7 +1,7 @@
 import { describe, expect, test } from "vitest";
 import { agentRun, claudeCode, claudeDesktop, needsPlaintext } from "./commands";
 import { plain } from "./text";
-import { ago } from "./time";
+import { ago, clockOff, left } from "./time";
 
 describe("plain", () => {
   test.each([
@@ -24,6 +24,29 @@ test.each([
   const now = Date.parse("2026-12-01T12:00:00Z");
   expect(ago(new Date(now - seconds * 1000).toISOString(), now)).toBe(want);
 });
+
+test.each([
+  [-1, "no time"],
+  [0, "no time"],
+  [59, "59 s"],
+  [119, "1 min"],
+  [7200, "2 h"],
+  [604_800, "7 d"],
+])("left with %d s to go", (seconds, want) => {
+  const now = Date.parse("2026-12-01T12:00:00Z");
+  expect(left(new Date(now + seconds * 1000).toISOString(), now)).toBe(want);
+});
+
+test("an unreadable time leaves none", () => expect(left("tomorrow", 0)).toBe("no time"));
+
+test.each([
+  [undefined, null],
+  [0, null],
+  [60_000, null],
+  [-60_000, null],
+  [61_000, "1 min ahead"],
+  [-7_300_000, "2 h behind"],
+])("a clock that is %j ms ahead", (ms, want) => expect(clockOff(ms)).toBe(want));
 
 test("an unreadable time says so", () => expect(ago("yesterday", 0)).toBe("at an unknown time"));
 

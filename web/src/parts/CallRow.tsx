@@ -2,6 +2,7 @@ import type { Call } from "../api/client";
 import { plain } from "../lib/text";
 import { Said } from "./Said";
 import { State } from "./State";
+import { Until } from "./Until";
 import { When } from "./When";
 
 /** What was asked, in a line: the command or path where there is one, else the arguments. */
@@ -38,6 +39,11 @@ export function CallRow({ call }: { call: Call }) {
       </p>
       <p className="flex flex-wrap items-baseline gap-x-2">
         <State>{call.state}</State>
+        {call.state === "queued" && call.queued_until && (
+          <span className="text-muted">
+            for <Until at={call.queued_until} /> more
+          </span>
+        )}
         {exit && <span className={call.exit_code === 0 ? "text-muted" : "text-warn"}>{exit}</span>}
         {code && (
           <span className="text-muted" title={call.error?.message}>
@@ -48,6 +54,11 @@ export function CallRow({ call }: { call: Call }) {
       <p className="text-muted sm:text-right">
         <When at={call.created_at} />
       </p>
+      {call.evidence && (
+        <p className="min-w-0 border-line border-l-2 pl-3 text-muted sm:col-span-4">
+          Learnt since: <Said>{call.evidence}</Said>
+        </p>
+      )}
     </li>
   );
 }
