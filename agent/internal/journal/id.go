@@ -2,10 +2,9 @@ package journal
 
 import (
 	"crypto/sha256"
+	"encoding/hex"
 	"math"
 	"strings"
-
-	"github.com/google/uuid"
 )
 
 // ID stands for a call id: ids may be long, and a journal's slots are short.
@@ -22,11 +21,15 @@ const unordered = math.MaxUint64
 func IDOf(callID string) ID {
 	sum := sha256.Sum256([]byte(callID))
 	id := ID{Hash: [16]byte(sum[:16]), Order: unordered}
-	if len(callID) != 36 {
+	if len(callID) != 36 || callID[14] != '7' {
 		return id
 	}
-	if u, err := uuid.Parse(callID); err == nil && u.Version() == 7 && u.String() == strings.ToLower(callID) {
-		id.Order = be64(u[:8])
+	parts := strings.Split(callID, "-")
+	if len(parts) != 5 || len(parts[0]) != 8 || len(parts[1]) != 4 || len(parts[2]) != 4 || len(parts[3]) != 4 {
+		return id
+	}
+	if b, err := hex.DecodeString(strings.Join(parts, "")); err == nil {
+		id.Order = be64(b)
 	}
 	return id
 }
