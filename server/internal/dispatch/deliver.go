@@ -160,6 +160,9 @@ func (d *Dispatcher) attempt(f *flight) (*protocol.Response, error) {
 		Caller:     f.who.Caller(text.Line(f.client, protocol.MaxName)),
 		DeadlineMS: t.limit.Milliseconds(),
 	}
+	if d.fenced != nil && d.fenced() {
+		return nil, fleet.Errorf(protocol.CodeUnavailable, "this replica was out of touch with the others; nothing was sent; call again")
+	}
 	if f.queued() {
 		if err := d.mark(f, caller.Boot()); err != nil {
 			return nil, err

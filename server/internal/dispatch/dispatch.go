@@ -31,6 +31,12 @@ type Config struct {
 	// Principal finds a principal by its id, for calls of an earlier process of this server;
 	// false when its credential no longer counts.
 	Principal func(id string) (fleet.Principal, bool)
+	// CancelElsewhere asks the other replicas to end a call that one of them has under way; nil
+	// when this server is alone.
+	CancelElsewhere func(fleet.CallID)
+	// Fenced tells that this replica may have been taken for dead, and its calls be taken over:
+	// then it sends nothing. nil: never.
+	Fenced func() bool
 	// ResumeWait is the longest that a call whose connection was cut waits for its agent; zero:
 	// as long as the call may run, and resumeGrace beyond.
 	ResumeWait time.Duration
@@ -46,6 +52,8 @@ type Dispatcher struct {
 	online     func(fleet.AgentID) (bool, time.Time)
 	alive      func(principal string) bool
 	principal  func(id string) (fleet.Principal, bool)
+	others     func(fleet.CallID) // nil without other replicas
+	fenced     func() bool
 	resumeWait time.Duration
 	obs        *obs.Metrics
 	log        *slog.Logger
@@ -69,7 +77,8 @@ type Dispatcher struct {
 // New makes a Dispatcher.
 func New(c Config) *Dispatcher {
 	d := &Dispatcher{
-		db: c.Store, router: c.Router, online: c.Online, alive: c.Alive, principal: c.Principal, resumeWait: c.ResumeWait,
+		db: c.Store, router: c.Router, online: c.Online, alive: c.Alive, principal: c.Principal,
+		others: c.CancelElsewhere, fenced: c.Fenced, resumeWait: c.ResumeWait,
 		obs: c.Metrics, log: c.Log, defs: map[string]*capability.Definition{}, open: map[fleet.CallID]*flight{},
 		own: map[string]int{}, queued: map[fleet.AgentID]int{}, arrivals: map[fleet.AgentID]chan struct{}{},
 		settling: map[fleet.CallID]bool{}, closing: make(chan struct{}), gone: make(chan struct{}),
@@ -93,12 +102,12 @@ func (d *Dispatcher) Call(ctx context.Context, who fleet.Principal, req Request)
 	}
 	if f == nil {
 		d.obs.Joined()
-		if !joined.State.Final() { // it ended between the two looks
-			if joined, err = d.db.Call(ctx, joined.ID); err != nil {
-				return Result{}, err
-			}
+		if joined.State.Final() {
+			return d.resultOf(joined, true), nil
 		}
-		return d.resultOf(joined, true), nil
+		res, err := d.elsewhere(ctx, joined.ID, req.patience())
+		res.Joined = true
+		return res, err
 	}
 	f.hold()
 	f.watch(req.Progress)
@@ -193,17 +202,19 @@ func (d *Dispatcher) find(id fleet.CallID) *flight {
 
 // await waits for the call's end, the caller's patience, or the caller's own end.
 func (d *Dispatcher) await(ctx context.Context, f *flight, req Request) (Result, error) {
-	wait := req.Wait
-	if wait == 0 {
-		wait = DefaultWait
-	}
-	timer := time.NewTimer(wait)
+	timer := time.NewTimer(req.patience())
 	defer timer.Stop()
+	var exchanged <-chan struct{}
+	if req.streams() {
+		exchanged = f.exchanged
+	}
 	select {
 	case <-f.done:
 		return f.result, nil
 	case <-timer.C:
 		return f.standing(), nil
+	case <-exchanged:
+		return f.settle(ctx), nil
 	case <-ctx.Done():
 	}
 	if !req.CancelOnDone {
@@ -226,8 +237,29 @@ func (d *Dispatcher) await(ctx context.Context, f *flight, req Request) (Result,
 	}
 }
 
+// settle waits for the outcome of a call whose bytes have moved, or won't any more: after a
+// cut its agent may come back long after the caller has better things to do.
+func (f *flight) settle(ctx context.Context) Result {
+	timer := time.NewTimer(protocol.CancelGrace)
+	defer timer.Stop()
+	select {
+	case <-f.done:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return f.standing()
+}
+
 // endless is a wait that the call's own deadline ends.
 const endless = protocol.MaxDeadlineMS*time.Millisecond + time.Hour
+
+// patience is how long the caller waits.
+func (r *Request) patience() time.Duration {
+	if r.Wait == 0 {
+		return DefaultWait
+	}
+	return r.Wait
+}
 
 func (r *Request) streams() bool { return r.Body != nil || r.Sink != nil }
 
@@ -252,12 +284,39 @@ func (d *Dispatcher) Result(ctx context.Context, who fleet.Principal, id fleet.C
 	} else if f != nil {
 		return f.standing(), nil
 	}
-	if !call.State.Final() { // it ended between the two looks, or never ran in this process
-		if call, err = d.mine(ctx, who, id); err != nil {
+	if call.State.Final() {
+		return d.resultOf(call, false), nil
+	}
+	return d.elsewhere(ctx, id, wait)
+}
+
+// How often a call that another replica has under way is looked at.
+const (
+	lookFirst = 20 * time.Millisecond
+	lookLast  = time.Second
+)
+
+// elsewhere waits for the end of a call that isn't under way here: another replica has it, or
+// it ended between two looks. Where it's taken over by this one it's waited for here.
+func (d *Dispatcher) elsewhere(ctx context.Context, id fleet.CallID, wait time.Duration) (Result, error) {
+	end := time.Now().Add(wait)
+	for pace := lookFirst; ; pace = min(2*pace, lookLast) {
+		call, err := d.db.Call(ctx, id)
+		if err != nil {
 			return Result{}, err
 		}
+		left := time.Until(end)
+		if call.State.Final() || left <= 0 {
+			return d.resultOf(call, false), nil
+		}
+		if f := d.find(id); f != nil {
+			return d.await(ctx, f, Request{Wait: left})
+		}
+		pause(ctx, min(pace, left))
+		if ctx.Err() != nil {
+			return d.resultOf(call, false), context.Cause(ctx)
+		}
 	}
-	return d.resultOf(call, false), nil
 }
 
 // Cancel ends a call and tells how it ended; a call that has ended is left as it is.
@@ -265,16 +324,24 @@ func (d *Dispatcher) Cancel(ctx context.Context, who fleet.Principal, id fleet.C
 	if _, err := d.mine(ctx, who, id); err != nil {
 		return Result{}, err
 	}
+	const wait = protocol.CancelGrace + 5*time.Second
 	f := d.find(id)
-	if f == nil { // it has ended, maybe between the two looks
-		call, err := d.mine(ctx, who, id)
-		if err != nil {
-			return Result{}, err
+	if f == nil { // it has ended, or another replica has it
+		if d.others == nil {
+			return d.elsewhere(ctx, id, 0)
 		}
-		return d.resultOf(call, false), nil
+		d.others(id)
+		return d.elsewhere(ctx, id, wait)
 	}
 	f.cancel(errAsked)
-	return d.await(ctx, f, Request{Wait: protocol.CancelGrace + 5*time.Second})
+	return d.await(ctx, f, Request{Wait: wait})
+}
+
+// CancelHere ends a call if it's under way here: another replica's caller asks.
+func (d *Dispatcher) CancelHere(id fleet.CallID) {
+	if f := d.find(id); f != nil {
+		f.cancel(errAsked)
+	}
 }
 
 func (d *Dispatcher) mine(ctx context.Context, who fleet.Principal, id fleet.CallID) (*fleet.Call, error) {

@@ -22,14 +22,24 @@ const (
 	askFor = 30 * time.Second
 )
 
-// AgentOnline tells that an agent is connected and knows its journal: what waited for it goes
-// on, and what is on record as unknown is asked for. It doesn't block.
-func (d *Dispatcher) AgentOnline(id fleet.AgentID, generation int64) {
+// AgentElsewhere tells that an agent is connected to another replica: what waited for it goes
+// on.
+func (d *Dispatcher) AgentElsewhere(id fleet.AgentID, _ int64) { d.arrived(id) }
+
+func (d *Dispatcher) arrived(id fleet.AgentID) {
 	d.mu.Lock()
+	defer d.mu.Unlock()
 	if ch := d.arrivals[id]; ch != nil {
 		close(ch)
 		delete(d.arrivals, id)
 	}
+}
+
+// AgentOnline tells that an agent is connected here and its journal is known: what waited for
+// it goes on, and what is on record as unknown is asked for. It doesn't block.
+func (d *Dispatcher) AgentOnline(id fleet.AgentID, generation int64) {
+	d.arrived(id)
+	d.mu.Lock()
 	closing := d.draining
 	if !closing {
 		d.wg.Add(1)
