@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/ed25519"
 	"errors"
+	"math/rand/v2"
 	"mime"
 	"net/http"
 	"strconv"
@@ -21,9 +22,9 @@ import (
 // maxBody bounds an enrolment's body.
 const maxBody = 8 << 10
 
-// retryAfter is when a host that was turned away for the moment may come again, in seconds;
-// agents add jitter.
-const retryAfter = "2"
+// retryAfter is when a host that was turned away for the moment may come again, in seconds:
+// another time for each, and agents add more jitter.
+func retryAfter() string { return strconv.Itoa(1 + rand.IntN(4)) }
 
 // ServeHTTP answers POST /agent/v1/enroll. The token's own signature is the credential; the
 // agent id comes from the token and from nowhere else.
@@ -165,7 +166,7 @@ func (s *Service) fail(w http.ResponseWriter, r *http.Request, err error) {
 	status := edge.StatusOf(fe)
 	switch {
 	case fe.Code == protocol.CodeRateLimited || fe.Code == protocol.CodeUnavailable:
-		w.Header().Set("Retry-After", retryAfter)
+		w.Header().Set("Retry-After", retryAfter())
 	case status >= http.StatusInternalServerError:
 		s.cfg.Log.Error("enrolment failed", "remote", r.RemoteAddr, "error", err, "cause", fe.Err)
 	}
