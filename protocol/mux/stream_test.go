@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 
@@ -239,12 +240,12 @@ func TestAResetFileIsNoSuccess(t *testing.T) {
 // gated is a Sink that waits before each Write.
 type gated struct {
 	gate chan struct{}
-	n    int
+	n    atomic.Int64
 }
 
 func (g *gated) Write(p []byte) (int, error) {
 	<-g.gate
-	g.n += len(p)
+	g.n.Add(int64(len(p)))
 	return len(p), nil
 }
 
@@ -272,8 +273,8 @@ func TestResponseComesAfterTheSink(t *testing.T) {
 			t.Fatalf("the agent has %d open, the call has returned: %t", h.Open(), len(returned) == 1)
 		}
 		close(sink.gate)
-		if resp := <-returned; resp == nil || resp.Error != nil || sink.n != 50_000 {
-			t.Errorf("%+v, %d bytes", resp, sink.n)
+		if resp := <-returned; resp == nil || resp.Error != nil || sink.n.Load() != 50_000 {
+			t.Errorf("%+v, %d bytes", resp, sink.n.Load())
 		}
 		s.Close(0, "")
 		s.wait(t)
@@ -657,6 +658,52 @@ func TestManyFilesAtOnce(t *testing.T) {
 	if s.Open()+h.Open() != 0 {
 		t.Error("something is left open")
 	}
+}
+
+// With as many calls as may run, none of whose sinks takes anything, the server keeps no more
+// than it says; one call more waits, and a plain one doesn't.
+func TestWhatAServerKeepsIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := newPipe(4)
+		var written atomic.Int64
+		s, h := run(a, mux.Config{}), run(b, mux.Config{Handler: workFunc(func(_ context.Context, r *protocol.Request, w *mux.Work) *protocol.Response {
+			if r.Tool == "plain" {
+				return fine(`{}`)
+			}
+			u, err := w.Out(-1)
+			for n := 0; err == nil; written.Add(int64(n)) {
+				n, err = u.Write(make([]byte, 1000))
+			}
+			return failed(err)
+		})})
+		stuck := &gated{gate: make(chan struct{})}
+		ended := make(chan error, protocol.MaxFiles+1)
+		for range cap(ended) {
+			go func() { _, err := s.Call(context.Background(), request(`{}`), mux.Exchange{Sink: stuck}); ended <- err }()
+		}
+		synctest.Wait()
+		if h.Open() != protocol.MaxFiles {
+			t.Errorf("%d calls with files run", h.Open())
+		}
+		const ahead = 128 << 10 // what a Write keeps
+		if n := written.Load(); n < protocol.MaxFiles*protocol.InitialCredit || n > protocol.MaxKept+protocol.MaxFiles*ahead {
+			t.Errorf("%d bytes were written", n)
+		}
+		plain := request(`{}`)
+		plain.Tool = "plain"
+		if resp, err := s.Call(t.Context(), plain, mux.Exchange{}); err != nil || resp.Error != nil {
+			t.Errorf("a plain call: %+v %v", resp, err)
+		}
+		s.Close(0, "")
+		s.wait(t)
+		h.wait(t)
+		close(stuck.gate)
+		for range cap(ended) {
+			if err := <-ended; !errors.Is(err, protocol.ErrCut) && !errors.Is(err, protocol.ErrNotSent) {
+				t.Error(err)
+			}
+		}
+	})
 }
 
 func TestDetachedStreams(t *testing.T) {

@@ -19,7 +19,7 @@ import (
 
 var _ mux.Pipe = (*wsconn.Conn)(nil)
 
-func connect(t *testing.T) (server, client *wsconn.Conn) {
+func connect(t testing.TB) (server, client *wsconn.Conn) {
 	t.Helper()
 	got := make(chan *wsconn.Conn, 1)
 	ts := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
