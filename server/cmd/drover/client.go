@@ -74,13 +74,9 @@ func (c *client) do(ctx context.Context, method, path string, in, out any) error
 		}
 		body = bytes.NewReader(b)
 	}
-	req, err := http.NewRequestWithContext(ctx, method, c.base+restapi.Prefix+path, body)
+	req, err := c.request(ctx, method, path, body)
 	if err != nil {
-		return fmt.Errorf("make the request: %w", err)
-	}
-	req.Header.Set("User-Agent", "drover-cli/"+versionText())
-	if c.token != "" {
-		req.Header.Set("Authorization", "Bearer "+c.token)
+		return err
 	}
 	if in != nil {
 		req.Header.Set("Content-Type", "application/json")
@@ -104,6 +100,19 @@ func (c *client) do(ctx context.Context, method, path string, in, out any) error
 		return fleet.Errorf(protocol.CodeInternal, "%s doesn't answer like a Drover server (HTTP %d); is the URL right?", c.base, resp.StatusCode)
 	}
 	return nil
+}
+
+// request makes a request of the API with the client's credential.
+func (c *client) request(ctx context.Context, method, path string, body io.Reader) (*http.Request, error) {
+	req, err := http.NewRequestWithContext(ctx, method, c.base+restapi.Prefix+path, body)
+	if err != nil {
+		return nil, fmt.Errorf("make the request: %w", err)
+	}
+	req.Header.Set("User-Agent", "drover-cli/"+versionText())
+	if c.token != "" {
+		req.Header.Set("Authorization", "Bearer "+c.token)
+	}
+	return req, nil
 }
 
 // errCut marks failures after which the server may have taken the request, errDial those

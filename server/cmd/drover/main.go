@@ -80,7 +80,7 @@ func (a *app) run(ctx context.Context) int {
 	if errors.As(err, &ex) {
 		code, cause = ex.code, ex.cause
 	}
-	if cmd != nil && cmd.Name() == "call" && ex == nil {
+	if cmd != nil && callLike(cmd) && ex == nil {
 		code = exitCall
 	}
 	if cause != nil {
@@ -88,6 +88,9 @@ func (a *app) run(ctx context.Context) int {
 	}
 	return code
 }
+
+// callLike tells whether a command's own failures have exitCall as their code.
+func callLike(cmd *cobra.Command) bool { return cmd.Name() == "call" || cmd.Name() == "cp" }
 
 // complain writes an error: drover: CODE: what happened and what to do.
 func (a *app) complain(err error) {
@@ -147,19 +150,20 @@ A real one:
   drover pat create --name me --agents all --tools all --admin
   drover enroll create --agent-id web-01            # prints what to paste on the host
   drover agents list
-  drover call --agent web-01 shell_exec command=uptime`,
+  drover call --agent web-01 shell_exec command=uptime
+  drover cp ./app.tar web-01:/srv/app.tar`,
 		SilenceErrors: true, SilenceUsage: true,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: false},
 		PersistentPreRunE: a.fromEnv,
 	}
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		code := exitUsage
-		if c.Name() == "call" {
+		if callLike(c) {
 			code = exitCall
 		}
 		return &exit{code: code, cause: fmt.Errorf("bad_args: %w; see %s --help", err, c.CommandPath())}
 	})
-	root.AddCommand(a.serveCmd(), a.devCmd(), a.agentsCmd(), a.callCmd(), a.patCmd(), a.enrollCmd(), a.auditCmd(), a.versionCmd(), a.docsCmd())
+	root.AddCommand(a.serveCmd(), a.devCmd(), a.agentsCmd(), a.callCmd(), a.cpCmd(), a.patCmd(), a.enrollCmd(), a.auditCmd(), a.versionCmd(), a.docsCmd())
 	return root
 }
 

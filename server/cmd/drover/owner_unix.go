@@ -29,3 +29,14 @@ func checkOwner(dir string) error {
 	}
 	return fleet.Errorf(protocol.CodeDenied, "%s belongs to the user %s, and files that root makes there would be closed to the server; run this as that user: sudo -u %s drover …, or use --url", dir, name, name)
 }
+
+// own tells whether an open file is this user's own alone: no other user can have put it
+// there.
+func own(f *os.File) bool {
+	fi, err := f.Stat()
+	if err != nil {
+		return false
+	}
+	st, ok := fi.Sys().(*syscall.Stat_t)
+	return ok && int(st.Uid) == os.Geteuid() && st.Nlink == 1
+}

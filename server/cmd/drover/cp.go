@@ -1,0 +1,266 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"path"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/capability"
+	"github.com/drover-fleet/drover/protocol/text"
+	"github.com/drover-fleet/drover/server/internal/fleet"
+)
+
+// cpFlags are the flags of drover cp.
+type cpFlags struct {
+	where       where
+	mode        string
+	mkdir, json bool
+	resume      bool
+}
+
+func (a *app) cpCmd() *cobra.Command {
+	o := &cpFlags{}
+	cmd := &cobra.Command{
+		Use: "cp SRC DST", Short: "Copy a file to or from one agent",
+		Long: `Copies one file of any size to or from exactly the agent that's named: one side is
+AGENT:PATH with an absolute path on the host, the other a local file. - is standard input
+or output. A local name with a colon is written ./a:b. A destination that ends with / is a
+folder, as is a local one that is there.
+
+The file appears whole or not at all: what comes is kept beside the destination, checked
+against the SHA-256 of the other side, and moved into place. A file that is replaced keeps
+its mode, on a host also its owner; a new one gets 0644, or --mode.
+
+A connection that's cut is taken up again where it broke. So is a copy that was ended:
+the same command goes on with what is there, for a day on a host. --resume=false begins
+anew, keeps nothing and tries once. What comes from standard input can't be resumed.
+
+Exit code: 0, or 255 (standard error: drover: CODE: what happened).`,
+		Example: `  export DROVER_URL=https://drover.example.org DROVER_PAT=drv_pat_…
+  drover cp image.tar web-01:/srv/image.tar
+  drover cp web-01:/var/log/nginx/access.log .
+  drover cp --mkdir --mode 0755 ./deploy.sh web-01:/opt/shop/bin/
+  tar c conf | drover cp - web-01:/tmp/conf.tar
+  drover cp web-01:/etc/os-release -`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 2 {
+				return fleet.Errorf(protocol.CodeBadArgs, "name the source and the destination: drover cp ./file AGENT:/path, or drover cp AGENT:/path ./file")
+			}
+			return nil
+		},
+	}
+	f := cmd.Flags()
+	o.where.remoteFlags(f, "http://127.0.0.1:7400")
+	f.StringVar(&o.mode, "mode", "", "permissions of the copy as octal digits, such as 0755")
+	f.BoolVar(&o.mkdir, "mkdir", false, "make missing folders on the host")
+	f.BoolVar(&o.resume, "resume", true, "go on where an earlier try ended")
+	f.BoolVar(&o.json, "json", false, "print what was copied as JSON")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := a.cp(cmd.Context(), o, args[0], args[1]); err != nil {
+			return &exit{code: exitCall, cause: err}
+		}
+		return nil
+	}
+	return cmd
+}
+
+// side is one end of a copy.
+type side struct{ agent, path string } // agent is "" for this machine
+
+// std: the local side is standard input or output.
+func (s side) std() bool { return s.agent == "" && s.path == "-" }
+
+// parseSide reads AGENT:PATH or a local path.
+func parseSide(word string) (side, error) {
+	name, rest, ok := strings.Cut(word, ":")
+	drive := len(name) == 1 && (strings.HasPrefix(rest, `\`) || runtime.GOOS == "windows" && strings.HasPrefix(rest, "/"))
+	switch {
+	case word == "":
+		return side{}, fleet.Errorf(protocol.CodeBadArgs, "the source and the destination can't be empty")
+	case !ok || name == "" || strings.ContainsAny(name, `/\`) || drive:
+		return side{path: word}, nil
+	}
+	if _, ok := fleet.ParseAgentID(name); !ok {
+		return side{}, fleet.Errorf(protocol.CodeUnknownAgent, "%s is no agent id (a-z, 0-9 and -; see drover agents list); for a local file of that name write ./%s", text.Quote(name, 64), text.Line(word, 64))
+	}
+	if !absolute(rest) {
+		return side{}, fleet.Errorf(protocol.CodeBadArgs, "the path on %s must be absolute, such as %s:/tmp/file; relative paths have no meaning on a host", name, name)
+	}
+	return side{agent: name, path: rest}, nil
+}
+
+// absolute tells whether a path is absolute on the systems that agents run on.
+func absolute(p string) bool {
+	return strings.HasPrefix(p, "/") || strings.HasPrefix(p, `\\`) || len(p) > 2 && p[1] == ':' && (p[2] == '\\' || p[2] == '/')
+}
+
+// remoteBase is the last component of a path on a host.
+func remoteBase(p string) string { return path.Base(strings.ReplaceAll(p, `\`, "/")) }
+
+// transfer is one copy.
+type transfer struct {
+	app           *app
+	api           *client
+	o             *cpFlags
+	agent, remote string
+	local         string // "-" for standard input or output
+	meter         *meter
+	began         time.Time
+}
+
+// copied is what --json prints.
+type copied struct {
+	Agent     string  `json:"agent_id"`
+	Direction string  `json:"direction"` // upload or download
+	Path      string  `json:"path"`      // on the host, after links
+	Local     string  `json:"local"`
+	Size      int64   `json:"size"`
+	SHA256    string  `json:"sha256"`
+	Resumed   int64   `json:"resumed_at,omitzero"` // bytes that an earlier try had brought
+	CallID    string  `json:"call_id"`
+	Seconds   float64 `json:"seconds"`
+}
+
+func (a *app) cp(ctx context.Context, o *cpFlags, from, to string) error {
+	src, err := parseSide(from)
+	if err != nil {
+		return err
+	}
+	dst, err := parseSide(to)
+	if err != nil {
+		return err
+	}
+	if (src.agent == "") == (dst.agent == "") {
+		return fleet.Errorf(protocol.CodeBadArgs, "one side must be AGENT:PATH and the other local, such as: drover cp ./file web-01:/tmp/file")
+	}
+	if o.json && dst.std() {
+		return fleet.Errorf(protocol.CodeBadArgs, "--json and the file can't both go to standard output")
+	}
+	o.where.remote = true
+	api, err := a.dial(&o.where)
+	if err != nil {
+		return err
+	}
+	t := &transfer{app: a, api: api, o: o, began: time.Now()}
+	var done *copied
+	if dst.agent != "" {
+		t.agent, t.remote, t.local = dst.agent, dst.path, src.path
+		done, err = t.upload(ctx)
+	} else {
+		t.agent, t.remote, t.local = src.agent, src.path, dst.path
+		done, err = t.download(ctx)
+	}
+	if ctx.Err() != nil && err != nil {
+		hint := "the same command goes on where it stopped"
+		if !t.resumable() {
+			hint = "nothing is kept of it"
+		}
+		return fleet.Errorf(protocol.CodeCancelled, "stopped; %s", hint)
+	}
+	if err != nil || !o.json {
+		return err
+	}
+	done.Agent, done.Local, done.Seconds = t.agent, t.local, time.Since(t.began).Seconds()
+	return printJSON(a.out, done)
+}
+
+func (t *transfer) resumable() bool { return t.o.resume && t.local != "-" }
+
+// measure begins the progress line.
+func (t *transfer) measure(size int64) {
+	t.meter = &meter{w: t.app.err, on: t.app.errTTY, name: t.agent + ":" + t.remote, size: size, now: time.Now}
+}
+
+// url is the path of the file in the API.
+func (t *transfer) url(q url.Values) string {
+	q.Set("path", t.remote)
+	return "/agents/" + url.PathEscape(t.agent) + "/files?" + q.Encode()
+}
+
+// Patience with a connection that's cut.
+const (
+	cpTries = 10               // one after the other without a byte in between
+	cpPause = 10 * time.Second // the longest, between two
+)
+
+// persist tries until it works, as long as failures are of the way and not of the file, and
+// bytes move in between.
+func (t *transfer) persist(ctx context.Context, try func(retry bool) error) error {
+	contact, failed := false, 0
+	for n := 0; ; n++ {
+		before := t.meter.moved()
+		err := try(n > 0)
+		contact = contact || !errors.Is(err, errDial)
+		if err == nil || !t.o.resume || !contact || !passing(err) || ctx.Err() != nil {
+			return err
+		}
+		if failed++; t.meter.moved() > before {
+			failed = 1
+		}
+		if failed >= cpTries {
+			return err
+		}
+		wait := min(cpPause, time.Second<<(failed-1))
+		t.meter.clear()
+		t.app.say("drover: %s; going on in %s", text.Line(err.Error(), 300), wait)
+		if err := pause(ctx, wait); err != nil {
+			return err
+		}
+	}
+}
+
+// passing tells whether an error may be gone at the next try.
+func passing(err error) bool {
+	if errors.Is(err, errCut) || errors.Is(err, errDial) {
+		return true
+	}
+	fe, ok := errors.AsType[*fleet.Error](err)
+	if !ok {
+		return false
+	}
+	switch fe.Code {
+	case protocol.CodeOffline, protocol.CodeUnavailable, protocol.CodeNotStarted, protocol.CodeOutcomeUnknown, protocol.CodeRateLimited:
+		return true
+	}
+	switch fe.Reason {
+	case capability.ReasonPartial, capability.ReasonCut, capability.ReasonInUse, capability.ReasonOffset:
+		return true
+	}
+	return false
+}
+
+// ask sends a request of the files interface. An answer that is an error is returned as one.
+func (t *transfer) ask(ctx context.Context, req *http.Request) (*http.Response, error) {
+	resp, err := t.api.http.Do(req)
+	if err != nil {
+		return nil, t.api.unreachable(ctx, err)
+	}
+	if resp.StatusCode < 300 {
+		return resp, nil
+	}
+	defer func() { _ = resp.Body.Close() }()
+	b, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	if err != nil {
+		return nil, t.api.unreachable(ctx, err)
+	}
+	return nil, problem(resp, b)
+}
+
+// named refuses a source that has no name to use in a folder.
+func named(name, folder string) error {
+	if name == string(filepath.Separator) || slices.Contains([]string{"", ".", "..", "/", "-"}, name) {
+		return fleet.Errorf(protocol.CodeBadArgs, "the source has no name to use in %s; name the file there", text.Quote(folder, 80))
+	}
+	return nil
+}

@@ -1,0 +1,247 @@
+package main
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/drover-fleet/drover/server/internal/restapi"
+)
+
+func TestWhichSideIsAnAgents(t *testing.T) {
+	for word, want := range map[string]side{
+		"web-01:/etc/hosts": {"web-01", "/etc/hosts"}, "w:/x": {"w", "/x"}, `web-01:C:\x`: {"web-01", `C:\x`}, "web-01:c:/x": {"web-01", "c:/x"},
+		"./web-01:/etc/hosts": {"", "./web-01:/etc/hosts"}, `C:\x`: {"", `C:\x`}, `c:\x`: {"", `c:\x`}, "-": {"", "-"}, "/a:b": {"", "/a:b"}, "file": {"", "file"}, ":x": {"", ":x"},
+	} {
+		if got, err := parseSide(word); err != nil || got != want {
+			t.Errorf("%s: %+v, %v", word, got, err)
+		}
+	}
+	for word, want := range map[string]string{
+		"": "empty", "Web-01:/x": "no agent id", "web_01:/x": "no agent id", "web-01:x": "absolute", "web-01:": "absolute", "web-01:~/x": "absolute", "C:/x": "no agent id",
+	} {
+		if got, err := parseSide(word); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %+v, %v", word, got, err)
+		}
+	}
+}
+
+func TestCpRefusesWhatItCannotMean(t *testing.T) {
+	r := run{env: map[string]string{"DROVER_PAT": "drv_pat_x", "DROVER_URL": "http://127.0.0.1:1"}}
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"a"}, "name the source and the destination"},
+		{[]string{"a", "b"}, "one side must be AGENT:PATH"},
+		{[]string{"web-01:/a", "db-01:/b"}, "one side must be AGENT:PATH"},
+		{[]string{"--json", "web-01:/a", "-"}, "can't both go"},
+		{[]string{"--nope", "a", "web-01:/b"}, "bad_args"},
+		{[]string{"-", "web-01:/tmp/"}, "has no name"},
+		{[]string{"web-01:/", "."}, "has no name"},
+		{[]string{"/nonexistent/x", "web-01:/b"}, "no such file"},
+		{[]string{"/", "web-01:/b"}, "is a folder"},
+	} {
+		if got := r.drover(t.Context(), append([]string{"cp"}, c.args...)...); got.code != exitCall || !strings.Contains(got.err, c.want) || got.out != "" {
+			t.Errorf("%q: %+v", c.args, got)
+		}
+	}
+	if got := r.drover(t.Context(), "cp", "web-01:/a", t.TempDir()); got.code != exitCall || !strings.Contains(got.err, "no Drover server answers") {
+		t.Errorf("no server: %+v", got)
+	}
+}
+
+// noise is content that no two places have in common.
+func noise(n int) []byte {
+	b := make([]byte, n)
+	if _, err := rand.NewChaCha8([32]byte{byte(n)}).Read(b); err != nil {
+		panic(err) // it never fails
+	}
+	return b
+}
+
+func put(t *testing.T, path string, b []byte, mode os.FileMode) string {
+	t.Helper()
+	if err := os.WriteFile(path, b, mode); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func get(t *testing.T, path string) []byte {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func TestCpBothWays(t *testing.T) {
+	_, r := fleet1(t)
+	host, here := t.TempDir(), t.TempDir()
+	for _, size := range []int{0, 1, 100_000, 5 << 20} {
+		content := noise(size)
+		src := put(t, filepath.Join(here, fmt.Sprint("src-", size)), content, 0o600)
+		up := r.drover(t.Context(), "cp", "--json", "--mkdir", "--mode", "0750", src, "web-01:"+host+"/new/dir/")
+		var got copied
+		if err := json.Unmarshal([]byte(up.out), &got); err != nil || up.code != 0 || up.err != "" {
+			t.Fatalf("%d: %+v", size, up)
+		}
+		there := host + "/new/dir/" + filepath.Base(src)
+		sum := sha256.Sum256(content)
+		if got.Direction != "upload" || got.Agent != "web-01" || got.Path != there || got.Size != int64(size) || got.SHA256 != hex.EncodeToString(sum[:]) || got.CallID == "" {
+			t.Errorf("%d: %+v", size, got)
+		}
+		if info, err := os.Stat(there); err != nil || info.Mode() != 0o750 || !bytes.Equal(get(t, there), content) {
+			t.Errorf("%d: %v, %v", size, info, err)
+		}
+		dst := filepath.Join(here, "dst")
+		put(t, dst, []byte("old"), 0o640)
+		if down := r.drover(t.Context(), "cp", "web-01:"+there, dst); down.code != 0 || down.out != "" || down.err != "" || !bytes.Equal(get(t, dst), content) {
+			t.Errorf("%d: %+v", size, down)
+		}
+		if info, err := os.Stat(dst); err != nil || info.Mode() != 0o640 {
+			t.Errorf("%d: %v, %v", size, info, err)
+		}
+		if out := r.drover(t.Context(), "cp", "web-01:"+there, "-"); out.code != 0 || out.out != string(content) {
+			t.Errorf("%d: to standard output: %d bytes, %s", size, len(out.out), out.err)
+		}
+		in := r
+		in.stdin = string(content)
+		if got := in.drover(t.Context(), "cp", "-", "web-01:"+host+"/piped"); got.code != 0 || !bytes.Equal(get(t, host+"/piped"), content) {
+			t.Errorf("%d: from standard input: %+v", size, got)
+		}
+	}
+	if left, err := filepath.Glob(here + "/.drover*"); err != nil || len(left) != 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
+func TestCpSaysWhatIsWrong(t *testing.T) {
+	_, r := fleet1(t)
+	host := t.TempDir()
+	src := put(t, filepath.Join(t.TempDir(), "src"), noise(3<<20), 0o600)
+	for _, c := range []struct {
+		from, to, want string
+	}{
+		{src, "web-01:" + host + "/no/folder", "enoent"},
+		{src, "web-01:" + host, "eisdir"},
+		{"web-01:" + host + "/none", t.TempDir(), "enoent"},
+		{"web-01:" + host, t.TempDir(), "eisdir"},
+		{src, "nobody:" + host + "/x", "unknown_agent"},
+		{"nobody:" + host + "/x", t.TempDir(), "unknown_agent"},
+	} {
+		if got := r.drover(t.Context(), "cp", c.from, c.to); got.code != exitCall || !strings.Contains(got.err, c.want) {
+			t.Errorf("%s to %s: %+v", c.from, c.to, got)
+		}
+	}
+	if got, err := os.ReadDir(host); err != nil || len(got) != 0 {
+		t.Errorf("left: %v", got)
+	}
+	r.env["DROVER_PAT"] = "drv_pat_wrong"
+	if got := r.drover(t.Context(), "cp", src, "web-01:"+host+"/x"); got.code != exitCall || !strings.Contains(got.err, "unauthenticated") {
+		t.Errorf("%+v", got)
+	}
+}
+
+// A download that was ended goes on where it stopped, unless the file is another by then.
+func TestCpGoesOnWhereAnEarlierRunStopped(t *testing.T) {
+	f, r := fleet1(t)
+	host, here := t.TempDir(), t.TempDir()
+	content := noise(3 << 20)
+	there := put(t, host+"/f", content, 0o600)
+	dst := here + "/f"
+	begin := func() {
+		t.Helper()
+		var part receiving
+		part.transfer = &transfer{agent: "web-01", remote: there, local: dst}
+		version := versionOf(t, f.URL+restapi.Prefix+"/agents/web-01/files?path="+there, f.Admin)
+		put(t, here+"/"+part.partPattern()+version+partEnd, content[:1<<20], 0o600)
+	}
+	begin()
+	var got copied
+	run := r.drover(t.Context(), "cp", "--json", "web-01:"+there, dst)
+	if err := json.Unmarshal([]byte(run.out), &got); err != nil || got.Resumed != 1<<20-1 || !bytes.Equal(get(t, dst), content) {
+		t.Errorf("%+v %v", run, err)
+	}
+	begin()
+	content = noise(3<<20 + 1)
+	put(t, there, content, 0o600)
+	got = copied{}
+	run = r.drover(t.Context(), "cp", "--json", "web-01:"+there, dst)
+	if err := json.Unmarshal([]byte(run.out), &got); err != nil || got.Resumed != 0 || !bytes.Equal(get(t, dst), content) {
+		t.Errorf("%+v %v", run, err)
+	}
+	// What is there isn't what the host has: the copy is refused as a whole.
+	begin()
+	spoiled := mustGlob(t, here+"/.drover*"+partEnd)
+	put(t, spoiled, make([]byte, 1<<20), 0o600)
+	if run := r.drover(t.Context(), "cp", "web-01:"+there, dst); run.code != exitCall || !strings.Contains(run.err, "SHA-256") || !bytes.Equal(get(t, dst), content) {
+		t.Errorf("%+v", run)
+	}
+	if left, _ := filepath.Glob(here + "/.drover*"); len(left) != 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
+// versionOf asks for a file's ETag.
+func versionOf(t *testing.T, url, token string) string {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodHead, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer "+token)
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	return strings.Trim(resp.Header.Get("ETag"), `"`)
+}
+
+func mustGlob(t *testing.T, pattern string) string {
+	t.Helper()
+	got, err := filepath.Glob(pattern)
+	if err != nil || len(got) != 1 {
+		t.Fatalf("%v, %v", got, err)
+	}
+	return got[0]
+}
+
+func TestTheProgressLine(t *testing.T) {
+	now := time.Unix(1000, 0)
+	var out bytes.Buffer
+	m := &meter{w: &out, on: true, name: "web-01:/x\x1b[2J", size: 10_000_000, now: func() time.Time { return now }}
+	m.from(2_000_000)
+	for range 4 {
+		if _, err := io.CopyN(m, zeros{}, 1_000_000); err != nil {
+			t.Fatal(err)
+		}
+		now = now.Add(time.Second)
+	}
+	m.finish()
+	lines := strings.Split(out.String(), "\r")
+	if last := lines[len(lines)-1]; !strings.Contains(last, " 60%  6.0 MB of 10.0 MB  1.0 MB/s  4s left") || strings.Contains(last, "\x1b[2J") {
+		t.Errorf("%q", last)
+	}
+	if len(lines) > 8 {
+		t.Errorf("%d lines in four seconds", len(lines))
+	}
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { return len(p), nil }
