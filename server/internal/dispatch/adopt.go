@@ -3,6 +3,7 @@ package dispatch
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -14,9 +15,9 @@ import (
 	"github.com/drover-fleet/drover/server/internal/store"
 )
 
-// Adopt takes over the calls that an earlier process of this server left open: queued ones
-// go on waiting for their agent, sent ones are asked for once it connects. It's for the
-// start, before agents and callers are let in, and returns how many there were.
+// Adopt takes over the open calls that belong to nobody: an earlier process of this server
+// left them, or a replica that has stopped or died. Queued ones go on waiting for their agent,
+// sent ones are asked for. It returns how many there were.
 func (d *Dispatcher) Adopt(ctx context.Context) (int, error) {
 	calls, err := d.db.OpenCalls(ctx)
 	if err != nil || len(calls) == 0 {
@@ -26,13 +27,16 @@ func (d *Dispatcher) Adopt(ctx context.Context) (int, error) {
 	for _, c := range calls {
 		ids = append(ids, c.ID)
 	}
-	if err := d.db.Adopt(ctx, ids...); err != nil {
+	mine, err := d.db.Adopt(ctx, ids...)
+	if err != nil {
 		return 0, err
 	}
 	for i := range calls {
-		d.adopt(&calls[i])
+		if slices.Contains(mine, calls[i].ID) {
+			d.adopt(&calls[i])
+		}
 	}
-	return len(calls), nil
+	return len(mine), nil
 }
 
 func (d *Dispatcher) adopt(c *store.OpenCall) {

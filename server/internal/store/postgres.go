@@ -77,13 +77,17 @@ func (*pgDialect) lock(ctx context.Context, db *sql.DB, what string) (func() err
 	if err := conn.QueryRowContext(ctx, `SELECT current_schema()`).Scan(&schema); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
+	take, give := `SELECT pg_advisory_lock($1)`, `SELECT pg_advisory_unlock($1)`
+	if what == "share" { // the same lock, shared
+		what, take, give = "serve", `SELECT pg_advisory_lock_shared($1)`, `SELECT pg_advisory_unlock_shared($1)`
+	}
 	_, _ = io.WriteString(h, "drover/"+what+"/"+schema.String)
 	key := int64(h.Sum64())
-	if _, err := conn.ExecContext(ctx, `SELECT pg_advisory_lock($1)`, key); err != nil {
+	if _, err := conn.ExecContext(ctx, take, key); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
 	return func() error {
-		_, err := conn.ExecContext(context.WithoutCancel(ctx), `SELECT pg_advisory_unlock($1)`, key)
+		_, err := conn.ExecContext(context.WithoutCancel(ctx), give, key)
 		return errors.Join(err, conn.Close())
 	}, nil
 }

@@ -44,8 +44,8 @@ type OpenCall struct {
 	Frozen []byte
 }
 
-// OpenCalls lists the calls without outcome that this process hasn't begun, by id: those
-// that a server before this one left.
+// OpenCalls lists the calls without outcome that belong to nobody, by id: begun neither by
+// this process nor by a replica that lives.
 func (db *DB) OpenCalls(ctx context.Context) ([]OpenCall, error) {
 	var list []OpenCall
 	err := db.query(ctx, func(row scanner) error {
@@ -55,32 +55,39 @@ func (db *DB) OpenCalls(ctx context.Context) ([]OpenCall, error) {
 			list = append(list, OpenCall{Call: *c, Frozen: frozen})
 		}
 		return err
-	}, `SELECT `+callList+`, q.args FROM calls c LEFT JOIN queued q ON q.call_id = c.id WHERE c.finished_at IS NULL AND c.instance <> $1 ORDER BY c.id`, db.instance)
+	}, `SELECT `+callList+`, q.args FROM calls c LEFT JOIN queued q ON q.call_id = c.id WHERE c.finished_at IS NULL AND c.instance <> $1 AND c.instance NOT IN (SELECT instance FROM replicas) ORDER BY c.id`, db.instance)
 	return list, err
 }
 
 // adoptSlice bounds the calls that one transaction adopts.
 const adoptSlice = 500
 
-// Adopt makes open calls this process's own, so that OpenCalls doesn't list them here any
-// more. Calls that have ended meanwhile stay as they are.
-func (db *DB) Adopt(ctx context.Context, ids ...fleet.CallID) error {
+// Adopt makes open calls that belong to nobody this process's own, and returns which. Calls
+// that have ended meanwhile, or were adopted by another replica, stay as they are.
+func (db *DB) Adopt(ctx context.Context, ids ...fleet.CallID) (mine []fleet.CallID, err error) {
 	for len(ids) > 0 {
 		some := ids[:min(len(ids), adoptSlice)]
 		ids = ids[len(some):]
+		var got []fleet.CallID
 		err := db.inTx(ctx, func(t *tx) error {
+			got = got[:0] // the transaction may be tried again
 			for _, id := range some {
-				if _, err := t.exec(ctx, `UPDATE calls SET instance = $2 WHERE id = $1 AND finished_at IS NULL`, string(id), db.instance); err != nil {
+				n, err := t.exec(ctx, `UPDATE calls SET instance = $2 WHERE id = $1 AND finished_at IS NULL AND instance <> $2 AND instance NOT IN (SELECT instance FROM replicas)`, string(id), db.instance)
+				if err != nil {
 					return err
+				}
+				if n == 1 {
+					got = append(got, id)
 				}
 			}
 			return nil
 		})
 		if err != nil {
-			return err
+			return mine, err
 		}
+		mine = append(mine, got...)
 	}
-	return nil
+	return mine, nil
 }
 
 // sentRows are the statements of a MarkSent.

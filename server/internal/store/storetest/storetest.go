@@ -36,7 +36,7 @@ func Run(t *testing.T, fresh func(t *testing.T) store.Config) {
 		{"SetAgent", testSetAgent}, {"Epochs", testEpochs}, {"EpochsRace", testEpochsRace}, {"Incarnation", testIncarnation},
 		{"Facts", testFacts}, {"Quarantine", testQuarantine},
 		{"Queued", testQueued}, {"QueuedRefuses", testQueuedRefuses}, {"SentRace", testSentRace}, {"Adopt", testAdopt},
-		{"Evidence", testEvidence}, {"Unsettled", testUnsettled}, {"RebuildSurvive", testRebuildSurvive},
+		{"Evidence", testEvidence}, {"Unsettled", testUnsettled}, {"RebuildSurvive", testRebuildSurvive}, {"Replicas", testReplicas},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) { c.run(t, fresh(t)) })

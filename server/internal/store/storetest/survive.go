@@ -191,8 +191,12 @@ func testAdopt(t *testing.T, cfg store.Config) {
 	if d := cmp.Diff([]fleet.CallID{queued.CallID, flying.CallID}, ids()); d != "" {
 		t.Error("what the dead process left", d)
 	}
-	check(t, db.Adopt(ctx))
-	check(t, db.Adopt(ctx, queued.CallID, ended.CallID, "no such call"))
+	if mine, err := db.Adopt(ctx); err != nil || len(mine) != 0 {
+		t.Errorf("adopted nothing: %v %v", mine, err)
+	}
+	if mine, err := db.Adopt(ctx, queued.CallID, ended.CallID, "no such call", queued.CallID); err != nil || len(mine) != 1 || mine[0] != queued.CallID {
+		t.Errorf("adopted %v %v", mine, err)
+	}
 	if d := cmp.Diff([]fleet.CallID{flying.CallID}, ids()); d != "" {
 		t.Error("after one was adopted", d)
 	}

@@ -1,0 +1,83 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/server/internal/fleet"
+)
+
+// Replica is one of the processes that serve a database together.
+type Replica struct {
+	Instance string
+	// Beat rises while the replica lives. Whoever sees the same number for long by its own
+	// clock takes it for dead: no clocks are compared.
+	Beat int64
+}
+
+// ErrBuried says that this replica was taken for dead: its open calls belong to others.
+var ErrBuried = errors.New("store: this replica was taken for dead by another one")
+
+// Share makes this process one of several that serve the database, until release. Beside a
+// server that has it alone the error is conflict, as it is for SQLite.
+func (db *DB) Share(ctx context.Context) (release func() error, err error) {
+	if db.Engine() != "postgres" {
+		return nil, fleet.Errorf(protocol.CodeConflict, "several replicas need a PostgreSQL database: give --database-url beside --nats-url")
+	}
+	return db.hold(ctx, "share")
+}
+
+// Enlist tells the others that this replica lives; Beat keeps it so.
+func (db *DB) Enlist(ctx context.Context) error {
+	return db.inTx(ctx, func(t *tx) error {
+		_, err := t.exec(ctx, `INSERT INTO replicas (instance, beat, started_at) VALUES ($1, 0, $2) ON CONFLICT (instance) DO NOTHING`, db.instance, micros(time.Now()))
+		return err
+	})
+}
+
+// Beat raises this replica's beat. ErrBuried: see there; Enlist lets it begin anew.
+func (db *DB) Beat(ctx context.Context) error {
+	buried := false
+	err := db.inTx(ctx, func(t *tx) error {
+		n, err := t.exec(ctx, `UPDATE replicas SET beat = beat + 1 WHERE instance = $1`, db.instance)
+		buried = n == 0
+		return err
+	})
+	if err == nil && buried {
+		return ErrBuried
+	}
+	return err
+}
+
+// Resign ends this replica's membership: its open calls belong to nobody from then on.
+func (db *DB) Resign(ctx context.Context) error {
+	return db.inTx(ctx, func(t *tx) error {
+		_, err := t.exec(ctx, `DELETE FROM replicas WHERE instance = $1`, db.instance)
+		return err
+	})
+}
+
+// Replicas lists the members, this one too.
+func (db *DB) Replicas(ctx context.Context) ([]Replica, error) {
+	var out []Replica
+	err := db.query(ctx, func(row scanner) error {
+		var r Replica
+		err := row.Scan(&r.Instance, &r.Beat)
+		out = append(out, r)
+		return err
+	}, `SELECT instance, beat FROM replicas ORDER BY instance`)
+	return out, err
+}
+
+// Bury removes a replica whose beat hasn't moved from r.Beat; false when it has, or when it's
+// gone already.
+func (db *DB) Bury(ctx context.Context, r Replica) (bool, error) {
+	var n int64
+	err := db.inTx(ctx, func(t *tx) (err error) {
+		n, err = t.exec(ctx, `DELETE FROM replicas WHERE instance = $1 AND beat = $2`, r.Instance, r.Beat)
+		return err
+	})
+	return n > 0, err
+}
