@@ -222,6 +222,24 @@ func TestAfterARestartOfTheAgent(t *testing.T) {
 	}
 }
 
+// After a restart of the host nothing can be running, and the name is another.
+func TestAfterARestartOfTheHost(t *testing.T) {
+	dir, id := t.TempDir(), uuid7(1)
+	was := openJournal(t, dir, 8)
+	if err := was.Start(journal.IDOf(id), "shell_exec", true); err != nil {
+		t.Fatal(err)
+	}
+	j, err := journal.Open(journal.Options{Dir: dir, Slots: 8, HostBoot: "another boot"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer j.Close()
+	f := newFixtureOn(j, working(0))
+	if st := f.fate(id); st.State != protocol.FateLost || !st.Ended || st.Note != "the host was restarted while it ran" || f.Boot() == was.Boot() {
+		t.Errorf("%+v under %s", st, f.Boot())
+	}
+}
+
 func TestWhatTheJournalHasForgottenIsNeverUnseen(t *testing.T) {
 	dir := t.TempDir()
 	ran := 0
