@@ -27,6 +27,9 @@ const (
 	// pipeWait is how long output is awaited after the command has ended, for what's still
 	// in the pipe. A background child that holds the pipe doesn't hold the call.
 	pipeWait = 250 * time.Millisecond
+	// catchUp bounds how much longer what was in the pipe at that moment is awaited: on a busy
+	// host the readers may not have had their turn. A background child may write for ever.
+	catchUp = 3 * time.Second
 	// defaultTimeout is a command's time when the caller gives none.
 	defaultTimeout = 120 * time.Second
 )
@@ -209,6 +212,7 @@ func (p *pipes) finish(out *capability.ProcessOut, limit int) {
 	select {
 	case <-p.drained:
 	case <-wait.C:
+		p.catchUp()
 	}
 	if p.in != nil {
 		// Ends a writer whose pipe is held, unread, by a background child.
@@ -228,6 +232,27 @@ func (p *pipes) finish(out *capability.ProcessOut, limit int) {
 	}
 	kept, whole := p.full.End()
 	out.Kept, out.KeptPartly = kept, kept && !whole
+}
+
+// catchUp waits until the pipes are empty, whoever holds them: twice in a row, since what was
+// read last may not be written down yet.
+func (p *pipes) catchUp() {
+	look := time.NewTicker(10 * time.Millisecond)
+	defer look.Stop()
+	most := time.NewTimer(catchUp)
+	defer most.Stop()
+	for empty := 0; empty < 2; {
+		if empty++; pending(p.out) || pending(p.err) {
+			empty = 0
+		}
+		select {
+		case <-p.drained:
+			return
+		case <-most.C:
+			return
+		case <-look.C:
+		}
+	}
 }
 
 // checkDir tells early, and apart from the program, that the folder to run in is amiss.

@@ -74,3 +74,17 @@ func argvAllowed(string) error { return nil }
 // that programs such as sudo can't ask for a password on the one that the agent was started
 // from.
 func newSession(x *exec.Cmd) { x.SysProcAttr = &syscall.SysProcAttr{Setsid: true} }
+
+// pending tells that a pipe holds bytes that nobody has read yet.
+func pending(pipe *os.File) bool {
+	raw, err := pipe.SyscallConn()
+	if err != nil {
+		return false // closed: it was read to its end
+	}
+	poll := []unix.PollFd{{Events: unix.POLLIN}}
+	err = raw.Control(func(fd uintptr) {
+		poll[0].Fd = int32(fd)
+		_, _ = unix.Poll(poll, 0) // interrupted, it says no: whoever asks asks again
+	})
+	return err == nil && poll[0].Revents&unix.POLLIN != 0
+}

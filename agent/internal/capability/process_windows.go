@@ -72,3 +72,7 @@ func argvAllowed(path string) error {
 	}
 	return nil
 }
+
+// pending tells that a pipe holds bytes that nobody has read yet. Here the question would wait
+// for the reader, so it isn't asked.
+func pending(*os.File) bool { return false }
