@@ -34,7 +34,7 @@ lint: ## staticcheck
 	$(GO) run $(STATICCHECK) -checks 'all,-ST1000,-ST1005,-ST1018' ./...
 
 soak: ## long runs: faults, reconnects, leaks (tens of minutes)
-	CGO_ENABLED=1 $(GO) test -race -tags soak -count 1 -timeout 90m -v ./tests/...
+	CGO_ENABLED=1 $(GO) test -race -tags soak -count 1 -timeout 90m -v ./tests/... ./agent/internal/capability
 
 test-clients: ## Claude Code itself, driven by a scripted model (downloads 400 MB)
 	cd tests/conformance/claude && npm ci

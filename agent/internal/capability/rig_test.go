@@ -66,10 +66,16 @@ func (r *rig) request(t testing.TB, tool string, a args) *protocol.Request {
 // call executes one call; Out is decoded when there's a result.
 func call[Out any](ctx context.Context, t testing.TB, r *rig, tool string, a args) (out Out, fault *protocol.Error) {
 	t.Helper()
-	resp := r.Handle(ctx, r.request(t, tool, a), mux.Detached(func(string) {}))
+	return handled[Out](ctx, t, r, r.request(t, tool, a))
+}
+
+// handled executes a request as call does.
+func handled[Out any](ctx context.Context, t testing.TB, r *rig, req *protocol.Request) (out Out, fault *protocol.Error) {
+	t.Helper()
+	resp := r.Handle(ctx, req, mux.Detached(func(string) {}))
 	if resp.Result != nil {
 		if err := json.Unmarshal(resp.Result, &out); err != nil {
-			t.Fatalf("%s: result %.300s: %v", tool, resp.Result, err)
+			t.Fatalf("%s: result %.300s: %v", req.Tool, resp.Result, err)
 		}
 	}
 	return out, resp.Error

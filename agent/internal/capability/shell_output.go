@@ -63,7 +63,7 @@ func pageOf(r io.ReaderAt, at, size int64, limit int, final bool) (textPage, err
 		return out, err
 	}
 	from := int(at - begin)
-	if begin+int64(len(b)) < size || !final {
+	if !final {
 		b = b[:max(from, wholeRunes(b))]
 	}
 	for i := range from {

@@ -5,12 +5,11 @@ package capability_test
 import (
 	"crypto/sha256"
 	"fmt"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
 	"unicode/utf8"
-
-	"github.com/go-json-experiment/json"
 
 	"github.com/drover-fleet/drover/protocol"
 	spec "github.com/drover-fleet/drover/protocol/capability"
@@ -23,11 +22,7 @@ func itoa(n int64) string { return strconv.FormatInt(n, 10) }
 func printed(t *testing.T, r *rig, a args) (string, spec.ProcessOut) {
 	t.Helper()
 	req := r.request(t, "shell_exec", a)
-	resp := r.Handle(t.Context(), req, mux.Detached(func(string) {}))
-	var out spec.ProcessOut
-	if err := json.Unmarshal(resp.Result, &out); err != nil {
-		t.Fatalf("%v: %v", resp.Error, err)
-	}
+	out, _ := handled[spec.ProcessOut](t.Context(), t, r, req)
 	return req.ID, out
 }
 
@@ -84,8 +79,9 @@ func TestShellOutputGivesEachLineOnce(t *testing.T) {
 func TestShellOutputKeepsBothStreams(t *testing.T) {
 	r := newRig(t)
 	for name, line := range map[string]string{
-		"both":    "seq 500; seq 501 1000 >&2",
-		"escapes": `yes '"' | head -c 1900; seq 501 1000 >&2`,
+		"both":       "seq 500; seq 501 1000 >&2",
+		"bit by bit": `seq 300; sleep 0.3; seq 301 500; sleep 0.3; seq 501 700; seq 501 1000 >&2`,
+		"escapes":    `yes '"' | head -c 1900; seq 501 1000 >&2`,
 	} {
 		id, out := printed(t, r, args{"command": line, "max_output": 2000})
 		if !out.Truncated || !out.Kept || out.KeptPartly {
@@ -170,15 +166,19 @@ func TestX08_PagesMarkWhatIsNoText(t *testing.T) {
 // read already.
 func TestShellOutputOfARunningAndAnEndedCall(t *testing.T) {
 	r := newRig(t)
-	req := r.request(t, "shell_exec", args{"command": "seq 5000; sleep 60", "max_output": 1000, "timeout_seconds": 3})
+	// It stops inside a character until it's told to go on.
+	goOn := filepath.Join(t.TempDir(), "go")
+	line := `seq 5000; printf '\360\237'; while [ ! -e ` + goOn + ` ]; do sleep 0.05; done; printf '\230\200'; sleep 60`
+	req := r.request(t, "shell_exec", args{"command": line, "max_output": 1000, "timeout_seconds": 4})
 	done := make(chan *protocol.Response, 1)
 	go func() { done <- r.Handle(t.Context(), req, mux.Detached(func(string) {})) }()
 	eventually(t, "output while it runs", func() bool {
 		p, fault := call[spec.ShellOutputOut](t.Context(), t, r, "shell_output", args{"call_id": req.ID, "limit": 100_000})
-		return fault == nil && strings.HasSuffix(p.Text, "5000\n") && !p.EOF
+		return fault == nil && strings.HasSuffix(p.Text, "5000\n") && !p.Invalid && !p.EOF && p.NextOffset == p.Total-2
 	})
+	writeFile(t, goOn, "")
 	wantFault(t, (<-done).Error, protocol.CodeTimedOut, "")
-	if got := all(t, r, req.ID, "stdout", 100_000); !strings.HasSuffix(got, "\n5000\n") {
+	if got := all(t, r, req.ID, "stdout", 100_000); !strings.HasSuffix(got, "\n5000\n😀") {
 		t.Errorf("%d bytes", len(got))
 	}
 }

@@ -48,9 +48,11 @@ func beside(t *testing.T, r *rig, fn func()) {
 			}
 		}
 	})
-	fn()
-	close(done)
-	others.Wait()
+	func() {
+		defer others.Wait()
+		defer close(done)
+		fn()
+	}()
 	if slowest > otherMost {
 		t.Errorf("another call took %v", slowest)
 	}
@@ -149,7 +151,9 @@ func TestX06_HugeOutputLeavesMemoryAndOthersAlone(t *testing.T) {
 			home := t.TempDir()
 			r := newRig(t)
 			beside(t, r, func() {
-				out, fault := shell(t, r, args{"command": c.line, "env": args{"MB": itoa(c.mb), "HOME": home}})
+				req := r.request(t, "shell_exec", args{"command": c.line, "env": args{"MB": itoa(c.mb), "HOME": home}, "timeout_seconds": 600})
+				req.DeadlineMS = 600_000
+				out, fault := handled[spec.ProcessOut](t.Context(), t, r, req)
 				if fault != nil || out.ExitCode != 0 || out.StdoutBytes != c.mb<<20 {
 					t.Fatalf("exit %d, %d bytes of %d, %v", out.ExitCode, out.StdoutBytes, c.mb<<20, fault)
 				}
