@@ -212,7 +212,8 @@ func TestClocksThatDiffer(t *testing.T) {
 	}
 }
 
-// Something cuts every connection early: one warning that says so, and the pauses grow.
+// Something cuts every connection early: one warning that says so, and the pauses grow as if
+// there had been no connection, however long it was up by the usual measure.
 func TestCutAgainAndAgain(t *testing.T) {
 	t.Parallel()
 	s, url := newServer(t)
@@ -227,5 +228,18 @@ func TestCutAgainAndAgain(t *testing.T) {
 	text := logs.String()
 	if n := strings.Count(text, "cut again and again"); n != 1 || strings.Count(text, "level=WARN") != 2 {
 		t.Errorf("%d warnings of it: %s", n, text)
+	}
+	l := New(opt)
+	early := protocol.Ended{Up: 2 * protocol.Settled}
+	for i, want := range []time.Duration{early.Up, 0, 0} {
+		if got := l.judge(early, time.Minute).Up; got != want {
+			t.Errorf("cut %d counts as %s, want %s", i, got, want)
+		}
+	}
+	for name, steady := range map[string]protocol.Ended{"a long one": {Up: 3 * time.Minute}, "one that was told": {Up: early.Up, Told: true}, "sleep": {Up: early.Up, Woke: true}} {
+		l.judge(steady, time.Minute)
+		if got := l.judge(early, time.Minute).Up; got != early.Up {
+			t.Errorf("after %s a cut counts as %s", name, got)
+		}
 	}
 }
