@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/protocol/mux"
@@ -452,6 +453,51 @@ func TestCancelEndsStreams(t *testing.T) {
 			_ = hold.Close()
 		})
 	}
+}
+
+// A capability has a deadline of its own, of which the session knows nothing.
+func TestACapabilityEndsItsOwnStreams(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		late := errors.New("the call's time has passed")
+		a, b := newPipe(4)
+		s, h := run(a, mux.Config{}), run(b, mux.Config{Handler: workFunc(func(ctx context.Context, r *protocol.Request, w *mux.Work) *protocol.Response {
+			ctx, cancel := context.WithTimeoutCause(ctx, time.Second, late)
+			defer cancel()
+			var err error
+			if r.Tool == "out" {
+				u, oerr := w.Out(-1)
+				if oerr != nil {
+					return failed(oerr)
+				}
+				context.AfterFunc(ctx, u.Reset)
+				for err == nil {
+					_, err = u.Write(make([]byte, 64<<10))
+				}
+				return failed(context.Cause(ctx))
+			}
+			in, _, err := w.In(ctx)
+			if err == nil {
+				_, err = io.Copy(io.Discard, in)
+			}
+			return failed(err)
+		})})
+		hold, write := io.Pipe()
+		sink := &gated{gate: make(chan struct{})}
+		time.AfterFunc(2*time.Second, func() { close(sink.gate) })
+		for _, c := range []struct {
+			tool string
+			x    mux.Exchange
+		}{{"out", mux.Exchange{Sink: sink}}, {"no body", mux.Exchange{}}, {"a body that hangs", mux.Exchange{Body: hold, Size: -1}}} {
+			resp, err := s.Call(context.Background(), tool(c.tool), c.x)
+			if err != nil || resp.Error == nil || resp.Error.Message != late.Error() {
+				t.Errorf("%s: %+v %v", c.tool, resp, err)
+			}
+		}
+		_ = write.Close()
+		s.Close(0, "")
+		s.wait(t)
+		h.wait(t)
+	})
 }
 
 func TestACutEndsStreams(t *testing.T) {

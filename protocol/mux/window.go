@@ -59,7 +59,9 @@ type meter struct {
 	sent  int64         // when it was queued
 	base  time.Duration // the smallest round trip; 0: none was measured
 	known bool          // base was measured while nothing was under way
-	next  int64         // when the next one is due
+	// counted tells that the bytes that came since the ping are known, not only its time.
+	counted bool
+	next    int64 // when the next one is due
 }
 
 // probe sends a ping to be measured, if one is due. The reader calls it, with each chunk of
@@ -73,6 +75,7 @@ func (s *Session) probe() {
 		return
 	}
 	n := s.pings.begin(now)
+	m.counted = true
 	s.pings.mu.Unlock()
 	for _, f := range s.in.files {
 		f.begin()
@@ -85,7 +88,7 @@ func (s *Session) probe() {
 func (p *pings) begin(now int64) int64 {
 	p.last++
 	if p.meter.probe == 0 {
-		p.meter.probe, p.meter.sent = p.last, now
+		p.meter.probe, p.meter.sent, p.meter.counted = p.last, now, false
 	}
 	return p.last
 }
@@ -130,9 +133,10 @@ func (s *Session) adapt(rtt time.Duration) {
 		return
 	}
 	s.pings.mu.Lock()
-	base, known := s.pings.meter.base, s.pings.meter.known
+	base, known, counted := s.pings.meter.base, s.pings.meter.known, s.pings.meter.counted
 	s.pings.mu.Unlock()
 	// A connection that was busy from its beginning on may have shown nothing but queueing.
+	known = known || rtt < lowQueueing
 	switch extra := rtt - base; {
 	case extra > maxQueueing:
 		// What was under way took rtt; so much less would have taken half of what may queue.
@@ -142,7 +146,7 @@ func (s *Session) adapt(rtt time.Duration) {
 		for _, f := range in.files {
 			f.shrink(part)
 		}
-	case extra < lowQueueing && (known || rtt < lowQueueing):
+	case extra < lowQueueing && known && counted:
 		if s.grow() {
 			s.pings.mu.Lock()
 			s.pings.meter.next = 0
