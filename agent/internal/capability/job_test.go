@@ -157,7 +157,7 @@ func TestX12_ACutRuneWaits(t *testing.T) {
 func TestJobOutputWaitsForNews(t *testing.T) {
 	r := newJobRig(t)
 	gate := filepath.Join(t.TempDir(), "gate")
-	j := startJob(t, r, args{"command": "until [ -e " + gate + " ]; do sleep 0.05; done; echo news; sleep 600"})
+	j := startJob(t, r, args{"command": "until [ -e " + gate + " ]; do sleep 0.05; done; echo news; exec sleep 600"})
 	if p := jobOutput(t, r, args{"job_id": j.JobID, "wait_seconds": 1}); p.Text != "" || p.State != "running" || p.NextOffset != 0 || p.EOF {
 		t.Errorf("nothing yet: %+v", p)
 	}

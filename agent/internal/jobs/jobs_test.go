@@ -339,7 +339,7 @@ func TestStopIsAsked(t *testing.T) {
 
 func TestTimeLimit(t *testing.T) {
 	r := newRig(t, jobs.Limits{})
-	o := r.order("echo early; sleep 600")
+	o := r.order("echo early; exec sleep 600")
 	o.Timeout = 500 * time.Millisecond
 	j := r.ended(r.start(o).ID)
 	if j.State != jobs.Killed || j.Signal != "SIGTERM" || !strings.Contains(j.Detail, "time limit of 500ms") || r.output(j.ID, jobs.Stdout) != "early\n" {
