@@ -99,3 +99,11 @@ func TestRemoveAsks(t *testing.T) {
 		}
 	}
 }
+
+func TestClockText(t *testing.T) {
+	for ms, want := range map[int64]string{0: "", 60_000: "", -60_000: "", 60_600: "1m1s ahead of the server's", -3_600_000: "1h0m0s behind the server's"} {
+		if got := clockText(ms); got != want {
+			t.Errorf("%d ms: %q, want %q", ms, got, want)
+		}
+	}
+}

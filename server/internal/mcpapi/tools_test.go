@@ -11,7 +11,9 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/protocol/capability"
+	"github.com/drover-fleet/drover/server/internal/dispatch"
 	"github.com/drover-fleet/drover/server/internal/fleet"
 )
 
@@ -127,10 +129,15 @@ func TestReservedMembers(t *testing.T) {
 	}
 }
 
-// grants is a Fleet that grants these tools.
+// grants is a Fleet of these agents that grants these tools.
 type grants struct {
-	Fleet
-	tools []*capability.Definition
+	tools  []*capability.Definition
+	agents []dispatch.AgentView
+}
+
+func (g grants) Agents(fleet.Principal) []dispatch.AgentView { return g.agents }
+func (g grants) Agent(fleet.Principal, string) (dispatch.AgentView, error) {
+	return g.agents[0], nil
 }
 
 func (g grants) Tools(fleet.Principal) []*capability.Definition { return g.tools }
@@ -150,6 +157,41 @@ func TestStreamingToolsAreNotListed(t *testing.T) {
 	one.sync(a, who("p"))
 	if len(a.tools) != 1 {
 		t.Errorf("%d tools were made", len(a.tools))
+	}
+}
+
+// A clock that is off by more than a minute is told wherever agents are.
+func TestClockIsTold(t *testing.T) {
+	agent := func(id string, ahead int64) dispatch.AgentView {
+		return dispatch.AgentView{Online: true, Agent: &fleet.Agent{ID: fleet.AgentID(id), Facts: protocol.Facts{ClockAheadMS: ahead}}}
+	}
+	for ahead, want := range map[int64]string{0: "", 60_000: "", -60_000: "", 190_000: "3m10s ahead of", -7_200_000: "2h0m0s behind"} {
+		a := New(Config{Log: testAPI().log, Fleet: grants{agents: []dispatch.AgentView{agent("off", ahead), agent("right", 0)}}})
+		by := asked{who: who("p")}
+		list, err := a.listAgents(t.Context(), by, listIn{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		one, err := a.selectAgent(t.Context(), by, selectIn{AgentID: "off"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		all, err := a.overview(t.Context(), by, struct{}{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		seconds, clocks := int64(0), []clock{}
+		if want != "" {
+			seconds = ahead / 1000
+			clocks = append(clocks, clock{"off", seconds})
+		}
+		rows := list.(listOut).Agents
+		if rows[0].ClockAhead != seconds || rows[1].ClockAhead != 0 || !slices.Equal(all.(overviewOut).Clocks, clocks) {
+			t.Errorf("%d ms: %+v, %+v", ahead, rows, all)
+		}
+		if note := one.(selectOut).Note; strings.Contains(note, "clock") != (want != "") || !strings.Contains(note, want) {
+			t.Errorf("%d ms: %q", ahead, note)
+		}
 	}
 }
 

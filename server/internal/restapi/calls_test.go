@@ -55,7 +55,7 @@ func TestCallsFailClosed(t *testing.T) {
 	if a := w.do("DELETE", "/api/v1/agents/gone-01", admin, ""); a.status != http.StatusNoContent {
 		t.Fatalf("remove: %d %s", a.status, a.body)
 	}
-	pat := w.pat("p", false, fleet.AgentSet{IDs: []fleet.AgentID{"web-01", "gone-01", "down-01"}}, fleet.ToolSet{Names: []string{"shell_exec", "fs_read"}})
+	pat := w.pat("p", false, fleet.AgentSet{IDs: []fleet.AgentID{"web-01", "gone-01", "down-01"}}, fleet.ToolSet{Names: []string{"shell_exec", "fs_read", "fs_download"}})
 	call := func(agent string) string {
 		return `{"agent_id":` + agent + `,"tool":"shell_exec","args":{"command":"id"}}`
 	}
@@ -96,6 +96,7 @@ func TestCallsFailClosed(t *testing.T) {
 		{"bad args", `{"agent_id":"web-01","tool":"shell_exec","args":{"command":7}}`, "bad_args", 400},
 		{"null args", `{"agent_id":"web-01","tool":"shell_exec","args":null}`, "bad_args", 400},
 		{"large number", `{"agent_id":"web-01","tool":"shell_exec","args":{"command":"id","timeout_seconds":9007199254740993}}`, "bad_args", 400},
+		{"a file, down", `{"agent_id":"web-01","tool":"fs_download","args":{"path":"/x"}}`, "bad_args", 400},
 		{"wait", `{"agent_id":"web-01","tool":"shell_exec","args":{"command":"id"},"wait_seconds":301}`, "bad_args", 400},
 		{"queue, negative", `{"agent_id":"down-01","tool":"shell_exec","args":{"command":"id"},"queue_for_seconds":-1}`, "bad_args", 400},
 		{"queue, too long", `{"agent_id":"down-01","tool":"shell_exec","args":{"command":"id"},"queue_for_seconds":604801}`, "bad_args", 400},
@@ -338,5 +339,46 @@ func TestEvidenceIsShown(t *testing.T) {
 	}
 	if all := decode[AuditList](t, w.do("GET", "/api/v1/audit?call_id="+c.CallID, admin, "")); len(all.Rows) != 3 {
 		t.Errorf("the call's rows: %+v", all)
+	}
+}
+
+// A tool that moves a file's bytes says so, and is refused with the way that does it.
+func TestFileToolsPointToTheirInterface(t *testing.T) {
+	w := newWorld(t, nil)
+	w.agent("web-01", nil)
+	pat := w.pat("p", false, everyAgent, everyTool)
+	for tool, args := range map[string]string{"fs_download": `{"path":"/x"}`, "fs_upload": `{"path":"/x","size":1}`} {
+		a := w.do("POST", "/api/v1/calls", pat, fmt.Sprintf(`{"agent_id":"web-01","tool":%q,"args":%s}`, tool, args))
+		if a.status != http.StatusBadRequest || !strings.Contains(a.body, "/api/v1/agents/{agent_id}/files") || !strings.Contains(a.body, "drover cp") {
+			t.Errorf("%s: HTTP %d %s", tool, a.status, a.body)
+		}
+	}
+	streams := map[string]string{}
+	for _, tool := range decode[ToolList](t, w.do("GET", "/api/v1/tools", pat, "")).Tools {
+		if tool.Stream != "" {
+			streams[tool.Name] = tool.Stream
+		}
+	}
+	if diff := cmp.Diff(map[string]string{"fs_download": "from_host", "fs_upload": "to_host"}, streams); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestClockIsShown(t *testing.T) {
+	w := newWorld(t, nil)
+	w.agent("web-01", nil)
+	pat := w.pat("p", false, everyAgent, everyTool)
+	if a := w.do("GET", "/api/v1/agents/web-01", pat, ""); strings.Contains(a.body, "clock") {
+		t.Errorf("a clock that is right: %s", a.body)
+	}
+	epoch, _, err := w.db.NextEpoch(t.Context(), "web-01", 1, "i", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.db.UpdateFacts(t.Context(), "web-01", epoch, protocol.Facts{ClockAheadMS: -190_000}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if g := decode[AgentInfo](t, w.do("GET", "/api/v1/agents/web-01", pat, "")); g.ClockAheadMS != -190_000 {
+		t.Errorf("%+v", g)
 	}
 }

@@ -81,33 +81,6 @@ func (db *DB) Calls(ctx context.Context, f CallFilter) (calls []fleet.Call, next
 	return calls, next, err
 }
 
-// CloseOrphans ends the calls that are open though the process that started them isn't
-// this one: nobody can tell what became of them, so that they're outcome_unknown, with
-// message as their text. It's for the start of a server that has the database to itself.
-func (db *DB) CloseOrphans(ctx context.Context, message string) (int, error) {
-	var ids []fleet.CallID
-	err := db.query(ctx, func(row scanner) error {
-		var id string
-		err := row.Scan(&id)
-		ids = append(ids, fleet.CallID(id))
-		return err
-	}, `SELECT id FROM calls WHERE finished_at IS NULL AND instance <> $1 ORDER BY id`, db.instance)
-	if err != nil {
-		return 0, err
-	}
-	closed := 0
-	for _, id := range ids {
-		err := db.RecordOutcome(ctx, fleet.Outcome{CallID: id, State: fleet.OutcomeUnknown, Code: protocol.CodeOutcomeUnknown, Reason: "orphaned", Message: message, At: time.Now()})
-		switch {
-		case err == nil:
-			closed++
-		case !errors.Is(err, ErrAlreadyFinal):
-			return closed, err
-		}
-	}
-	return closed, nil
-}
-
 // PruneResults forgets the results that are older than d, and returns how many. The record
 // keeps their commitments.
 func (db *DB) PruneResults(ctx context.Context, d time.Duration) (int, error) {

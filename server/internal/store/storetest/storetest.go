@@ -28,7 +28,7 @@ func Run(t *testing.T, fresh func(t *testing.T) store.Config) {
 		{"Call", testCall}, {"CallRefuses", testCallRefuses}, {"OneOutcome", testOneOutcome}, {"Calls", testCalls},
 		{"KeyJoins", testKeyJoins}, {"ToolUseJoins", testToolUseJoins}, {"JoinsWithinGroup", testJoinsWithinGroup},
 		{"HostileText", testHostileText}, {"WithdrawnIntent", testWithdrawnIntent}, {"Grouping", testGrouping},
-		{"PolicyVersion", testPolicyVersion}, {"Orphans", testOrphans}, {"PruneResults", testPruneResults},
+		{"PolicyVersion", testPolicyVersion}, {"PruneResults", testPruneResults},
 		{"Refusals", testRefusals}, {"RefusalsCoalesce", testRefusalsCoalesce}, {"RefusalsBounded", testRefusalsBounded}, {"RefusalsOfNobody", testRefusalsOfNobody},
 		{"Records", testRecords}, {"Admin", testAdmin}, {"Rebuild", testRebuild}, {"ClosedStore", testClosedStore},
 		{"PATs", testPATs}, {"OtherProcess", testOtherProcess}, {"Touches", testTouches},

@@ -119,42 +119,6 @@ func testPolicyVersion(t *testing.T, cfg store.Config) {
 	}
 }
 
-// testOrphans: what a dead process left open becomes outcome_unknown, once; this process's
-// own calls aren't touched.
-func testOrphans(t *testing.T, cfg store.Config) {
-	ctx := context.Background()
-	dead, err := store.Open(ctx, cfg)
-	check(t, err)
-	open1, open2, ended := begin(t, dead, nil), begin(t, dead, nil), begin(t, dead, nil)
-	check(t, dead.RecordOutcome(ctx, outcome(ended.CallID)))
-	check(t, dead.Close())
-
-	db := open(t, cfg)
-	own := begin(t, db, nil)
-	for _, want := range []int{2, 0} {
-		n, err := db.CloseOrphans(ctx, "the server stopped meanwhile")
-		check(t, err)
-		if n != want {
-			t.Errorf("closed %d, want %d", n, want)
-		}
-	}
-	for _, id := range []fleet.CallID{open1.CallID, open2.CallID} {
-		c, err := db.Call(ctx, id)
-		check(t, err)
-		if c.State != fleet.OutcomeUnknown || c.Code != protocol.CodeOutcomeUnknown || c.Message != "the server stopped meanwhile" || c.FinishedAt.IsZero() {
-			t.Errorf("got %+v", c)
-		}
-		if len(records(t, db, store.RecordFilter{CallID: id, Kind: store.KindOutcome})) != 1 {
-			t.Error("the orphan's outcome isn't on record once")
-		}
-	}
-	for id, want := range map[fleet.CallID]fleet.State{ended.CallID: fleet.Failed, own.CallID: fleet.Dispatched} {
-		if c, err := db.Call(ctx, id); err != nil || c.State != want {
-			t.Errorf("got %v %v, want state %s untouched", c, err, want)
-		}
-	}
-}
-
 func testPruneResults(t *testing.T, cfg store.Config) {
 	ctx, db := context.Background(), open(t, cfg)
 	old, fresh, late := begin(t, db, nil), begin(t, db, nil), begin(t, db, nil)
