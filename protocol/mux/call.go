@@ -171,6 +171,7 @@ func (s *Session) await(ctx context.Context, id string, f *outFrame, w *call, x 
 				return nil, notSent(context.Cause(ctx))
 			}
 			if detached {
+				s.calls.giveUp(id)
 				return nil, fmt.Errorf("%w: %w", protocol.ErrCut, ErrDetached)
 			}
 			s.cancelCall(ctx, id)

@@ -61,26 +61,10 @@ func TestViolations(t *testing.T) {
 		"args not an object": {true, func(p raw) {
 			p.text(`{"type":"request","id":"x","tool":"t","args":[],"seal":"","caller":{"principal":"","user":"","kind":""},"deadline_ms":1}`)
 		}},
-		"no id":              {true, func(p raw) { r := request(`{}`); r.Type, r.ID = "request", ""; p.frame(r) }},
-		"short binary":       {false, func(p raw) { _ = p.Write(context.Background(), true, []byte{0, 0, 0}) }},
-		"unknown stream":     {false, func(p raw) { p.chunk(2, 0, kib) }},
-		"unknown kind":       {false, func(p raw) { p.frame(open(2, "pty", 10)) }},
-		"file of no call":    {false, func(p raw) { p.frame(open(2, "file", 10)) }},
-		"file of no request": {true, func(p raw) { p.frame(open(1, "file", 10)) }},
-		"file of a negative size": {true, func(p raw) {
-			r := request(`{}`)
-			r.ID, r.Type = "x", "request"
-			p.frame(r)
-			p.frame(open(1, "file", -2))
-		}},
-		"two files of a request": {true, func(p raw) {
-			r := request(`{}`)
-			r.ID, r.Type = "x", "request"
-			p.frame(r)
-			p.frame(open(1, "file", 10))
-			p.chunk(1, protocol.FlagReset, nil)
-			p.frame(open(3, "file", 10))
-		}},
+		"no id":                  {true, func(p raw) { r := request(`{}`); r.Type, r.ID = "request", ""; p.frame(r) }},
+		"short binary":           {false, func(p raw) { _ = p.Write(context.Background(), true, []byte{0, 0, 0}) }},
+		"unknown stream":         {false, func(p raw) { p.chunk(2, 0, kib) }},
+		"unknown kind":           {false, func(p raw) { p.frame(open(2, "pty", 10)) }},
 		"stream of wrong parity": {false, func(p raw) { p.frame(open(1, "frame", 10)) }},
 		"stream used again":      {false, func(p raw) { p.frame(open(4, "frame", 10)); p.frame(open(2, "frame", 10)) }},
 		"stream zero":            {false, func(p raw) { p.frame(open(0, "frame", 10)) }},
@@ -176,6 +160,40 @@ func TestKeepAliveForTenMinutes(t *testing.T) {
 		s.wait(t)
 		h.wait(t)
 	})
+}
+
+// An agent takes at most one file for each request, and after it.
+func TestFilesOfNoRequest(t *testing.T) {
+	r := request(`{}`)
+	r.Type = "request"
+	open := func(stream uint32, size int64) any {
+		return &protocol.Open{Type: "open", Stream: stream, Kind: "file", ID: r.ID, Size: size}
+	}
+	for name, do := range map[string]func(p raw){
+		"no request":      func(p raw) { p.frame(open(1, 10)) },
+		"a negative size": func(p raw) { p.frame(r); p.frame(open(1, -2)) },
+		"a second one": func(p raw) {
+			p.frame(r)
+			p.frame(open(1, 10))
+			p.chunk(1, protocol.FlagReset, nil)
+			p.frame(open(3, 10))
+		},
+		"a resumed call": func(p raw) {
+			p.frame(&protocol.Resume{Type: "resume", IDs: []string{r.ID}})
+			p.frame(open(1, 10))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, b := newPipe(16)
+			j := &journal{states: map[string]protocol.ResumeState{r.ID: {State: "running"}}, rejoin: func(ctx context.Context, _ string, _ *mux.Work) *protocol.Response { <-ctx.Done(); return nil }}
+			h := run(a, mux.Config{Handler: echo, Resumer: j})
+			do(raw{t, b})
+			var v *mux.Violation
+			if err := h.wait(t); !errors.As(err, &v) {
+				t.Errorf("ended with %v", err)
+			}
+		})
+	}
 }
 
 // What a server's session doesn't take of files, while the call is open.

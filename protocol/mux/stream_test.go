@@ -585,39 +585,46 @@ func TestABodyForABusyAgent(t *testing.T) {
 	}
 }
 
-// A file that comes for a call which the server gave up is dropped, the second is too many.
+// A file that comes for a call which the server gave up, or left, is dropped; the second is
+// too many.
 func TestAFileForACallThatWasGivenUp(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a, b := newPipe(16)
-		s, peer := run(a, mux.Config{}), raw{t, b}
-		ctx, cancel := context.WithCancel(context.Background())
-		r := request(`{}`)
-		ended := make(chan error, 1)
-		go func() { _, err := s.Call(ctx, r, mux.Exchange{Sink: io.Discard}); ended <- err }()
-		peer.read()
-		cancel()
-		peer.read() // the cancel
-		if err := <-ended; !errors.Is(err, protocol.ErrNoAnswer) {
-			t.Fatal(err)
-		}
-		peer.frame(&protocol.Open{Type: "open", Stream: 2, Kind: "file", ID: r.ID, Size: -1})
-		for range 8 {
-			peer.chunk(2, 0, make([]byte, 8<<10))
-		}
-		if c, ok := peer.read().(*protocol.Credit); !ok || c.Stream != 2 {
-			t.Errorf("no credit for what is dropped: %+v", c)
-		}
-		peer.chunk(2, protocol.FlagEnd, nil)
-		synctest.Wait()
-		if !s.Alive() {
-			t.Fatal("the session ended")
-		}
-		peer.frame(&protocol.Open{Type: "open", Stream: 4, Kind: "file", ID: r.ID, Size: -1})
-		var v *mux.Violation
-		if err := s.wait(t); !errors.As(err, &v) {
-			t.Errorf("a second one: %v", err)
-		}
-	})
+	for _, cause := range []error{errors.New("enough"), mux.ErrDetached} {
+		synctest.Test(t, func(t *testing.T) {
+			a, b := newPipe(16)
+			s, peer := run(a, mux.Config{}), raw{t, b}
+			ctx, cancel := context.WithCancelCause(context.Background())
+			r := request(`{}`)
+			ended := make(chan error, 1)
+			go func() { _, err := s.Call(ctx, r, mux.Exchange{Sink: io.Discard}); ended <- err }()
+			peer.read()
+			cancel(cause)
+			want := mux.ErrDetached
+			if cause != mux.ErrDetached {
+				peer.read() // the cancel
+				want = protocol.ErrNoAnswer
+			}
+			if err := <-ended; !errors.Is(err, want) {
+				t.Fatal(err)
+			}
+			peer.frame(&protocol.Open{Type: "open", Stream: 2, Kind: "file", ID: r.ID, Size: -1})
+			for range 8 {
+				peer.chunk(2, 0, make([]byte, 8<<10))
+			}
+			if c, ok := peer.read().(*protocol.Credit); !ok || c.Stream != 2 {
+				t.Errorf("no credit for what is dropped: %+v", c)
+			}
+			peer.chunk(2, protocol.FlagEnd, nil)
+			synctest.Wait()
+			if !s.Alive() {
+				t.Fatal("the session ended")
+			}
+			peer.frame(&protocol.Open{Type: "open", Stream: 4, Kind: "file", ID: r.ID, Size: -1})
+			var v *mux.Violation
+			if err := s.wait(t); !errors.As(err, &v) {
+				t.Errorf("a second one: %v", err)
+			}
+		})
+	}
 }
 
 func TestVersion1HasNoFiles(t *testing.T) {
