@@ -325,13 +325,15 @@ func TestStopIsAsked(t *testing.T) {
 	}
 
 	ready += "2"
-	deaf := r.start(r.order("trap '' TERM; echo $$ > " + ready + "; while :; do sleep 0.05; done"))
+	asked := ready + "-asked"
+	deaf := r.start(r.order("trap 'echo $$ > " + asked + "' TERM; echo $$ > " + ready + "; while :; do sleep 0.05; done"))
 	number(t, ready)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if e, _, err := r.Stop(ctx, ann(), deaf.ID, jobs.Stop{Signal: "TERM", Grace: time.Hour}); !hasCode(err, protocol.CodeOutcomeUnknown, jobs.ReasonStillRunning) || e.State != jobs.Running {
 		t.Errorf("a wait that ended before the job: %+v, %v", e, err)
 	}
+	number(t, asked)
 	if e, _, err = r.Stop(t.Context(), ann(), deaf.ID, jobs.Stop{Signal: "KILL"}); err != nil || e.State != jobs.Killed {
 		t.Errorf("killed: %+v, %v", e, err)
 	}
