@@ -5,7 +5,10 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"path/filepath"
 	"time"
+
+	"github.com/drover-fleet/drover/server/internal/enroll"
 )
 
 // Config is what a server is started with. The zero value of a field has the meaning that
@@ -19,6 +22,12 @@ type Config struct {
 	DataDir string
 	// DatabaseURL is a postgres:// URL; empty means SQLite in DataDir.
 	DatabaseURL string
+	// NatsURL joins this replica to others that serve the same database: nats://HOST:PORT or
+	// tls://HOST:PORT. Empty: this server has the database to itself.
+	NatsURL string
+	// ServerKeyFile holds the server's key; DataDir/server.key when empty. Replicas need the
+	// same key.
+	ServerKeyFile string
 	// PublicURL is how clients reach the server from outside ("https://drover.example.org"),
 	// behind a proxy for instance. Its host name is accepted as Host and as Origin.
 	PublicURL string
@@ -52,6 +61,12 @@ func (c Config) withDefaults() (Config, error) {
 			return c, errors.New("--public-url must be http(s)://HOST without a path")
 		}
 		c.PublicURL = u.Scheme + "://" + u.Host
+	}
+	if c.NatsURL != "" && c.DatabaseURL == "" {
+		return c, errors.New("several replicas (--nats-url) need one PostgreSQL database: give --database-url")
+	}
+	if c.ServerKeyFile == "" {
+		c.ServerKeyFile = filepath.Join(c.DataDir, enroll.KeyFile)
 	}
 	if c.Version == "" {
 		c.Version = "dev"

@@ -18,6 +18,7 @@ import (
 
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/server/internal/authn"
+	"github.com/drover-fleet/drover/server/internal/cluster"
 	"github.com/drover-fleet/drover/server/internal/dispatch"
 	"github.com/drover-fleet/drover/server/internal/enroll"
 	"github.com/drover-fleet/drover/server/internal/fleet"
@@ -46,6 +47,8 @@ type Server struct {
 	metrics  *obs.Metrics
 	retiring sync.Map // of presence.Session: whose calls are being ended
 	jobs     jobStopper
+	bus      *cluster.Bus // to the other replicas; nil when this server is alone
+	member   membership
 	listener net.Listener
 	http     *http.Server
 }
@@ -61,8 +64,8 @@ func New(cfg Config, log *slog.Logger) (*Server, error) {
 		return nil, fmt.Errorf("the data folder: %w", err)
 	}
 	s := &Server{cfg: cfg, log: log}
-	_, missing := os.Stat(filepath.Join(cfg.DataDir, enroll.KeyFile))
-	if s.key, err = enroll.LoadServerKey(cfg.DataDir); err != nil {
+	_, missing := os.Stat(cfg.ServerKeyFile)
+	if s.key, err = enroll.LoadServerKey(cfg.ServerKeyFile); err != nil {
 		return nil, err
 	}
 	if s.listener, err = net.Listen("tcp", cfg.Listen); err != nil {
@@ -73,13 +76,21 @@ func New(cfg Config, log *slog.Logger) (*Server, error) {
 		_ = s.listener.Close()
 		return nil, err
 	}
-	if s.release, err = s.db.Own(context.Background()); err != nil {
+	own := s.db.Own
+	if cfg.NatsURL != "" {
+		own = s.db.Share
+	}
+	if s.release, err = own(context.Background()); err != nil {
 		_ = s.Close()
 		return nil, err
 	}
 	if n := len(s.db.Snapshot().Agents); missing != nil && n > 0 {
+		if cfg.NatsURL != "" {
+			return nil, errors.Join(fmt.Errorf("%s was not there, and the database has agents that trust another key: replicas share one server key; copy it there from another replica, or name it with --server-key", cfg.ServerKeyFile),
+				os.Remove(cfg.ServerKeyFile), s.Close())
+		}
 		log.Error("the server's key was missing and a new one was made: the agents trust the old one and won't connect; restore the key's file from a backup, or enrol every agent again with drover enroll create --replace",
-			"file", filepath.Join(cfg.DataDir, enroll.KeyFile), "agents", n)
+			"file", cfg.ServerKeyFile, "agents", n)
 	}
 	if err := s.wire(); err != nil {
 		_ = s.Close()
@@ -92,17 +103,25 @@ func New(cfg Config, log *slog.Logger) (*Server, error) {
 func (s *Server) wire() error {
 	s.metrics = obs.NewMetrics(s.cfg.Version)
 	s.authn = authn.New(s.db)
-	s.presence = presence.New(nil)
-	s.dispatch = dispatch.New(dispatch.Config{
+	s.presence = presence.New(func(id fleet.AgentID, _ bool) { s.presenceChanged(id) })
+	path := dispatch.Config{
 		Store: s.db, Router: s.presence, Online: s.online, Alive: s.authn.Alive, Principal: s.authn.ByID,
 		ResumeWait: s.cfg.ResumeWait, Metrics: s.metrics, Log: s.log,
-	})
+	}
+	if s.cfg.NatsURL != "" {
+		if err := s.joinOthers(&path); err != nil {
+			return err
+		}
+	}
+	s.dispatch = dispatch.New(path)
 	s.enroll = enroll.New(enroll.Config{Store: s.db, ServerKey: s.key, Log: s.log, CloseAgent: s.closeAgent})
 	s.tunnel = tunnel.New(tunnel.Config{
 		Store: s.db, Presence: s.presence, ServerKey: s.key, KeepAlive: s.cfg.KeepAlive, Log: s.log,
-		Online: s.dispatch.AgentOnline,
+		Online: s.agentOnline,
 	})
-	s.mcp = mcpapi.New(mcpapi.Config{Dispatch: s.dispatch, Fleet: s.dispatch, Log: s.log, Version: s.cfg.Version})
+	s.mcp = mcpapi.New(mcpapi.Config{
+		Dispatch: s.dispatch, Fleet: s.dispatch, Log: s.log, Version: s.cfg.Version, Stateless: s.cfg.NatsURL != "",
+	})
 	var err error
 	s.rest, err = restapi.New(restapi.Config{
 		Dispatch: s.dispatch, PATs: s.authn, Enrolment: s.enroll, Store: s.db, Metrics: s.metrics.Handler(),
@@ -126,6 +145,9 @@ func (s *Server) wire() error {
 
 // online is what presence knows of an agent, for lists.
 func (s *Server) online(id fleet.AgentID) (bool, time.Time) {
+	if s.bus != nil {
+		return s.bus.Online(id)
+	}
 	online, since, _ := s.presence.State(id)
 	return online, since
 }
@@ -172,16 +194,14 @@ func (s *Server) URL() string {
 // agents are told to come back. It returns nil after an orderly end.
 func (s *Server) Run(ctx context.Context) error {
 	defer func() { _ = s.Close() }()
-	n, err := s.dispatch.Adopt(ctx)
+	leave, err := s.enterService(ctx)
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return nil // stopped while it started
 	case err != nil:
 		return err
 	}
-	if n > 0 {
-		s.log.Info("calls were open when the server last ended; their agents are asked for them", "calls", n)
-	}
+	defer leave()
 	watch, stop := context.WithCancel(context.Background())
 	watched := make(chan struct{})
 	go func() { defer close(watched); s.watch(watch) }()

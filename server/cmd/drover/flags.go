@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/server/internal/enroll"
 	"github.com/drover-fleet/drover/server/internal/fleet"
 )
 
@@ -46,6 +47,7 @@ func (a *app) fromEnv(cmd *cobra.Command, _ []string) error {
 // where is the server that a command talks to: a running one by URL, or its data.
 type where struct {
 	data, databaseURL string
+	keyFile           string // "" for the one in the data folder
 	url, token        string
 	local             bool // --data or --database-url was given on the command line
 	remote            bool // --url was
@@ -66,6 +68,16 @@ func (w *where) localFlags(fs *pflag.FlagSet, getenv func(string) string) {
 	env(fs, "data", "DROVER_DATA")
 	fs.StringVar(&w.databaseURL, "database-url", "", "postgres://… instead of SQLite in the data folder")
 	env(fs, "database-url", "DROVER_DATABASE_URL")
+	fs.StringVar(&w.keyFile, "server-key", "", "the file with the server's key; server.key in the data folder by default")
+	env(fs, "server-key", "DROVER_SERVER_KEY")
+}
+
+// serverKey is the file with the server's key.
+func (w *where) serverKey() string {
+	if w.keyFile != "" {
+		return w.keyFile
+	}
+	return filepath.Join(w.data, enroll.KeyFile)
 }
 
 // admin adds the flags of commands that manage Drover: on its data, beside a running

@@ -67,7 +67,7 @@ func present(dir, file string) bool {
 func localKey(w *where, create bool) (ed25519.PrivateKey, error) {
 	exists := func(file string) bool { return present(w.data, file) }
 	switch {
-	case w.databaseURL != "" && !exists(enroll.KeyFile):
+	case w.databaseURL != "" && w.keyFile == "" && !exists(enroll.KeyFile):
 		return nil, nil
 	case w.databaseURL == "" && !create && !exists("drover.db"):
 		return nil, fleet.Errorf(protocol.CodeNotFound, "there's no Drover data in %s; give --data DIR, or --url URL to ask a running server", w.data)
@@ -78,7 +78,7 @@ func localKey(w *where, create bool) (ed25519.PrivateKey, error) {
 	if err := checkOwner(w.data); err != nil {
 		return nil, err
 	}
-	key, err := enroll.LoadServerKey(w.data)
+	key, err := enroll.LoadServerKey(w.serverKey())
 	if err != nil {
 		return nil, fmt.Errorf("%w; run this as the user that runs the server, or use --url", err)
 	}
@@ -96,8 +96,8 @@ type localEnrolment struct {
 // without the right one it would be refused on the host.
 func (l localEnrolment) Create(ctx context.Context, by string, spec enroll.Spec) (string, *enroll.Token, error) {
 	if l.key == nil {
-		return "", nil, fleet.Errorf(protocol.CodeBadArgs, "a token needs the server's key, and %s isn't there: give the server's data folder with --data too, or use --url",
-			filepath.Join(l.where.data, enroll.KeyFile))
+		return "", nil, fleet.Errorf(protocol.CodeBadArgs, "a token needs the server's key, and %s isn't there: give it with --server-key, or the server's data folder with --data too, or use --url",
+			l.where.serverKey())
 	}
 	return l.Service.Create(ctx, by, spec)
 }

@@ -30,13 +30,16 @@ keeps below 70 % of the machine's or the container's memory as far as it can; GO
 GOMEMLIMIT in the environment overrule either.`,
 		Example: `  drover serve
   drover serve --data /var/lib/drover --public-url https://drover.example.org
-  drover serve --database-url postgres://drover@db/drover`,
+  drover serve --database-url postgres://drover@db/drover
+  drover serve --database-url postgres://drover@db/drover --nats-url nats://mq:4222 --server-key /etc/drover/server.key`,
 	}
 	w := &where{}
 	f := cmd.Flags()
 	w.localFlags(f, a.getenv)
 	f.StringVar(&cfg.Listen, "listen", "127.0.0.1:7400", "the address to serve HTTP on")
 	env(f, "listen", "DROVER_LISTEN")
+	f.StringVar(&cfg.NatsURL, "nats-url", "", "joins this server to others on the same --database-url: nats://HOST:PORT or tls://HOST:PORT")
+	env(f, "nats-url", "DROVER_NATS_URL")
 	f.StringVar(&cfg.PublicURL, "public-url", "", "how clients and agents reach the server from outside")
 	env(f, "public-url", "DROVER_PUBLIC_URL")
 	f.StringVar(&logFormat, "log-format", a.logFormat(), "json or text")
@@ -48,7 +51,7 @@ GOMEMLIMIT in the environment overrule either.`,
 		if err != nil {
 			return fmt.Errorf("bad_args: %w", err)
 		}
-		cfg.DataDir, cfg.DatabaseURL, cfg.Version = w.data, w.databaseURL, versionText()
+		cfg.DataDir, cfg.DatabaseURL, cfg.ServerKeyFile, cfg.Version = w.data, w.databaseURL, w.serverKey(), versionText()
 		memory.Tune(cmd.Context(), a.getenv)
 		s, err := server.New(cfg, log)
 		if err != nil {

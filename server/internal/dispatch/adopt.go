@@ -48,7 +48,7 @@ func (d *Dispatcher) adopt(c *store.OpenCall) {
 		CallID: c.ID, Principal: who, Client: c.Client, Edge: c.Edge, Agent: c.Agent, At: c.CreatedAt, QueueUntil: c.QueueUntil, Boot: c.Boot,
 	})
 	f.exchange = mux.Exchange{Progress: f.news}
-	f.deadline = c.Deadline
+	f.deadline, f.term = c.Deadline, d.terms.Load()
 	f.hold() // nobody's dropping out ends it
 	way := d.deliver
 	if c.State != fleet.Queued {

@@ -18,7 +18,7 @@ var (
 	// errClosing: the server stops before the call was sent.
 	errClosing = errors.New("the server stops")
 	// errElsewhere: the record has the call's end already.
-	errElsewhere = errors.New("the record has its end")
+	errElsewhere = errors.New("the record has its end, or another replica has it")
 )
 
 // fly brings a call to its end: way is deliver, or recover for one of an earlier process.
@@ -27,6 +27,9 @@ func (d *Dispatcher) fly(f *flight, way func(*flight) (*protocol.Response, error
 	defer f.cancel(nil)
 	resp, err := way(f)
 	f.exchangeOver()
+	if !f.sent && f.term != d.terms.Load() {
+		err = errElsewhere
+	}
 	switch {
 	case errors.Is(err, errAbandoned):
 		f.result = f.standing()
@@ -159,6 +162,9 @@ func (d *Dispatcher) attempt(f *flight) (*protocol.Response, error) {
 		Seal:       protocol.B64(protocol.Seal(t.agent.Fingerprint, t.agent.Generation, string(f.id), t.def.Name, t.args)),
 		Caller:     f.who.Caller(text.Line(f.client, protocol.MaxName)),
 		DeadlineMS: t.limit.Milliseconds(),
+	}
+	if f.term != d.terms.Load() {
+		return nil, errElsewhere
 	}
 	if d.fenced != nil && d.fenced() {
 		return nil, fleet.Errorf(protocol.CodeUnavailable, "this replica was out of touch with the others; nothing was sent; call again")

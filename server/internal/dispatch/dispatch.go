@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/drover-fleet/drover/protocol"
@@ -60,6 +61,8 @@ type Dispatcher struct {
 	defs       map[string]*capability.Definition
 	views      views
 	lanes      lanes
+
+	terms atomic.Int64 // raised when this replica's open calls were taken over by others
 
 	closing chan struct{} // closed when no more calls are admitted
 	gone    chan struct{} // closed when the running ones are left to the next process
@@ -138,6 +141,7 @@ func (d *Dispatcher) begin(ctx context.Context, who fleet.Principal, req Request
 	if err := d.enter(&intent); err != nil {
 		return nil, nil, err
 	}
+	term := d.terms.Load()
 	got, err := d.db.RecordIntent(ctx, intent)
 	if err != nil {
 		d.exit(&intent)
@@ -148,6 +152,7 @@ func (d *Dispatcher) begin(ctx context.Context, who fleet.Principal, req Request
 		return d.find(got.Joined.ID), got.Joined, nil
 	}
 	f := newFlight(t, intent)
+	f.term = term
 	f.moved = got.PolicyVersion != snap.Version
 	f.exchange = mux.Exchange{Progress: f.news, Body: req.Body, Size: req.BodySize, Sink: req.Sink}
 	d.mu.Lock()
@@ -336,6 +341,10 @@ func (d *Dispatcher) Cancel(ctx context.Context, who fleet.Principal, id fleet.C
 	f.cancel(errAsked)
 	return d.await(ctx, f, Request{Wait: wait})
 }
+
+// Disown tells that others have taken over the open calls of this replica, which was taken
+// for dead: what it hasn't sent yet isn't its to send any more.
+func (d *Dispatcher) Disown() { d.terms.Add(1) }
 
 // CancelHere ends a call if it's under way here: another replica's caller asks.
 func (d *Dispatcher) CancelHere(id fleet.CallID) {

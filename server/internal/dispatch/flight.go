@@ -24,6 +24,8 @@ type flight struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 
+	term int64 // see Dispatcher.Disown
+
 	// Fly's goroutine alone:
 	moved    bool         // the policy moved between the decision and the intent
 	exchange mux.Exchange // what travels beside the call

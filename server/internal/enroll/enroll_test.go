@@ -39,7 +39,7 @@ func newRig(t *testing.T) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	key, err := enroll.LoadServerKey(t.TempDir())
+	key, err := enroll.LoadServerKey(filepath.Join(t.TempDir(), enroll.KeyFile))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -354,7 +354,7 @@ func TestServerKey(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 8 { // several processes start at once
 		wg.Go(func() {
-			key, err := enroll.LoadServerKey(dir)
+			key, err := enroll.LoadServerKey(filepath.Join(dir, enroll.KeyFile))
 			if err != nil {
 				t.Error(err)
 			}
@@ -382,13 +382,13 @@ func TestServerKey(t *testing.T) {
 	if err := os.Chmod(path, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := enroll.LoadServerKey(dir); err == nil {
+	if _, err := enroll.LoadServerKey(filepath.Join(dir, enroll.KeyFile)); err == nil {
 		t.Error("a readable key was taken")
 	}
 	if err := errors.Join(os.Chmod(path, 0o600), os.WriteFile(path, []byte("short"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := enroll.LoadServerKey(dir); err == nil {
+	if _, err := enroll.LoadServerKey(filepath.Join(dir, enroll.KeyFile)); err == nil {
 		t.Error("a damaged key was taken or replaced")
 	}
 }

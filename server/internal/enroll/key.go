@@ -17,16 +17,15 @@ import (
 // KeyFile is the server key's file in the data folder. Replicas of one deployment share it.
 const KeyFile = "server.key"
 
-// LoadServerKey reads the server's key from the data folder, or makes it there, once, with
-// mode 0600. Agents pin it at enrolment: whoever loses it must enrol every agent again, and
-// whoever copies it can pass for the server. A file that others may read is refused.
-func LoadServerKey(dir string) (ed25519.PrivateKey, error) {
-	path := filepath.Join(dir, KeyFile)
+// LoadServerKey reads the server's key from a file, or makes it, once, with mode 0600. Agents
+// pin it at enrolment: whoever loses it must enrol every agent again, and whoever copies it
+// can pass for the server. A file that others may read is refused.
+func LoadServerKey(path string) (ed25519.PrivateKey, error) {
 	key, err := readServerKey(path)
 	if !errors.Is(err, fs.ErrNotExist) {
 		return key, err
 	}
-	if err := makeServerKey(dir, path); err != nil {
+	if err := makeServerKey(filepath.Dir(path), path); err != nil {
 		return nil, fmt.Errorf("make %s: %w", path, err)
 	}
 	return readServerKey(path)

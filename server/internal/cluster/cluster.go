@@ -1,0 +1,218 @@
+// Package cluster joins replicas of one server over NATS: each knows which replica holds
+// which agent, and a call from elsewhere goes to that replica through a pipe of its own, on
+// which protocol/mux runs as it does on an agent's tunnel. So a call has the same meaning,
+// the same errors and the same credit over a hop as without one; only its transport is
+// another.
+//
+// What travels is sealed with keys that follow from the server's key, which the replicas
+// share: NATS carries it and can neither read nor say anything. Nothing is kept there; what
+// must last is in the database.
+package cluster
+
+import (
+	"context"
+	"crypto/ed25519"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/drover-fleet/drover/server/internal/dispatch"
+	"github.com/drover-fleet/drover/server/internal/fleet"
+	"github.com/drover-fleet/drover/server/internal/presence"
+)
+
+// Config sets up a Bus. All of it is required.
+type Config struct {
+	// URL is NATS' address: nats://HOST:PORT or tls://HOST:PORT, with credentials if it wants
+	// them.
+	URL string
+	// ServerKey is the server's key, the same on every replica.
+	ServerKey ed25519.PrivateKey
+	// Local knows the agents whose tunnels end here.
+	Local *presence.Registry
+	// Online hears that an agent came online on another replica; it must not block.
+	Online func(id fleet.AgentID, generation int64)
+	// Cancel hears that a caller of another replica cancels a call, which may be under way
+	// here; it must not block.
+	Cancel func(id fleet.CallID)
+	Log    *slog.Logger
+}
+
+// Times of the news between replicas.
+const (
+	beatEvery = 2 * time.Second
+	// lostAfter is how long a silent replica's agents are still believed to be there.
+	lostAfter = 10 * time.Second
+	// openWait bounds the opening of a pipe.
+	openWait = 2 * time.Second
+	// pipeAlive is the keep-alive of pipes: a replica that was stopped is missed in twice that.
+	pipeAlive = 5 * time.Second
+	// idleAfter is how long a pipe without calls is kept.
+	idleAfter = time.Minute
+)
+
+// Stats are counters for metrics, since the start.
+type Stats struct {
+	Refused int64 // messages that were forged, replayed or too old
+	Hops    int64 // calls that went to another replica
+	Pipes   int   // that are open, both ways
+}
+
+// Bus is this replica's place among the others. Connect makes one; Start lets it hear; Run
+// keeps it; Close ends it.
+type Bus struct {
+	cfg     Config
+	keys    *keys
+	replica string // this process, new at each start
+	nc      *nats.Conn
+	prefix  string // of subjects
+
+	ctx    context.Context // ends at Close
+	cancel context.CancelFunc
+	all    sync.WaitGroup
+	wake   chan struct{} // one token: some local agent changed
+
+	mu      sync.Mutex
+	dirty   map[fleet.AgentID]bool
+	told    map[fleet.AgentID]entry // what the others were told of this replica's agents
+	others  map[string]*other       // by replica
+	where   map[fleet.AgentID]place // the newest connection of agents elsewhere
+	remotes map[place]*remote
+	pipes   map[string]*pipe // by the last word of their subject here
+	seq     int64
+
+	refused, hops atomic.Int64
+}
+
+// Connect joins the other replicas. It fails when NATS doesn't answer; later it's waited for.
+func Connect(cfg Config) (*Bus, error) {
+	k, err := newKeys(cfg.ServerKey)
+	if err != nil {
+		return nil, err
+	}
+	b := &Bus{
+		cfg: cfg, keys: k, replica: token(), prefix: "drover." + k.name + ".", wake: make(chan struct{}, 1),
+		dirty: map[fleet.AgentID]bool{}, told: map[fleet.AgentID]entry{}, others: map[string]*other{},
+		where: map[fleet.AgentID]place{}, remotes: map[place]*remote{}, pipes: map[string]*pipe{},
+	}
+	b.ctx, b.cancel = context.WithCancel(context.Background())
+	b.nc, err = nats.Connect(cfg.URL, nats.Name("drover"), nats.MaxReconnects(-1), nats.ReconnectWait(250*time.Millisecond),
+		nats.ReconnectJitter(250*time.Millisecond, 250*time.Millisecond),
+		nats.ReconnectBufSize(-1), // what can't be sent now fails now: later it might be acted on too late
+		nats.PingInterval(5*time.Second), nats.MaxPingsOutstanding(2), nats.Timeout(5*time.Second),
+		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
+			b.cfg.Log.Error("the connection to NATS is lost: agents of other replicas can't be reached", "error", err)
+		}),
+		nats.ReconnectHandler(func(*nats.Conn) {
+			b.cfg.Log.Info("the connection to NATS is back")
+			b.greet()
+		}),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
+			b.cfg.Log.Warn("NATS reports a fault", "error", err)
+		}),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("NATS at %s can't be reached: %w", cfg.URL, err)
+	}
+	return b, nil
+}
+
+// Start subscribes to what this replica hears: the news, openings of pipes to it, and the
+// pipes themselves. From then on the functions of the Config are called.
+func (b *Bus) Start() error {
+	if _, err := b.nc.Subscribe(b.prefix+"news", b.onNews); err != nil {
+		return err
+	}
+	if _, err := b.nc.Subscribe(b.prefix+"open."+b.replica, b.onOpen); err != nil {
+		return err
+	}
+	if _, err := b.nc.Subscribe(b.prefix+"pipe."+b.replica+".*", b.onPipe); err != nil {
+		return err
+	}
+	return b.nc.FlushTimeout(5 * time.Second)
+}
+
+// Run tells the others of this replica's agents until ctx ends.
+func (b *Bus) Run(ctx context.Context) {
+	b.greet()
+	beat := time.NewTicker(beatEvery)
+	defer beat.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-b.wake:
+			b.tell()
+		case now := <-beat.C:
+			b.beat(now)
+		}
+	}
+}
+
+// Close leaves the others, who learn of it at once. Calls over its pipes end as cut.
+func (b *Bus) Close() {
+	b.publish(&news{Kind: newsBye})
+	_ = b.nc.FlushTimeout(time.Second) // without NATS nobody hears it
+	b.cancel()
+	b.mu.Lock()
+	for _, p := range b.pipes {
+		go p.end(errors.New("cluster: this replica stops"))
+	}
+	b.mu.Unlock()
+	b.all.Wait()
+	b.nc.Close()
+}
+
+// Connected tells whether NATS is there.
+func (b *Bus) Connected() bool { return b.nc.IsConnected() }
+
+// Stats returns the counters.
+func (b *Bus) Stats() Stats {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return Stats{Refused: b.refused.Load(), Hops: b.hops.Load(), Pipes: len(b.pipes)}
+}
+
+// Route implements dispatch.Router: the agent's tunnel here, or the way to the replica that
+// has a newer one.
+func (b *Bus) Route(id fleet.AgentID, generation int64) (dispatch.Caller, bool) {
+	e, here := b.cfg.Local.Lookup(id)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	at, there := b.where[id]
+	if here && (!there || e.Epoch >= at.epoch) {
+		return e.Session, e.Generation == generation
+	}
+	if !there || !b.nc.IsConnected() {
+		return nil, false
+	}
+	if o := b.others[at.replica]; o == nil || o.agents[id].Generation != generation {
+		return nil, false
+	}
+	return b.remote(at), true
+}
+
+// Online tells whether the agent is online on any replica, and since when.
+func (b *Bus) Online(id fleet.AgentID) (bool, time.Time) {
+	if online, since, _ := b.cfg.Local.State(id); online {
+		return true, since
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	at, ok := b.where[id]
+	if !ok {
+		return false, time.Time{}
+	}
+	return true, time.UnixMicro(b.others[at.replica].agents[id].SinceUS)
+}
+
+// refuse counts a message that isn't acted on.
+func (b *Bus) refuse(what string, err error) {
+	b.refused.Add(1)
+	b.cfg.Log.Warn("a message between replicas was refused", "what", what, "error", err)
+}

@@ -1,0 +1,284 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/nats-io/nats.go"
+
+	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/capability"
+	"github.com/drover-fleet/drover/protocol/mux"
+	"github.com/drover-fleet/drover/protocol/strict"
+	"github.com/drover-fleet/drover/server/internal/presence"
+)
+
+// maxForwarded bounds the calls of one replica to one agent; the agent's own limit is lower.
+const maxForwarded = 512
+
+// How the holder tells the caller's replica what it can't know itself. An agent's own words
+// never have such a reason.
+const (
+	reasonPrefix   = "hop_"
+	reasonNotSent  = "hop_not_sent"
+	reasonCut      = "hop_cut"
+	reasonNoAnswer = "hop_no_answer"
+	noteUnasked    = "hop_unasked"
+)
+
+// across turns a holder's word back into the error that it stands for.
+func across(r *protocol.Response) (*protocol.Response, error) {
+	if r.Error == nil {
+		return r, nil
+	}
+	switch r.Error.Reason {
+	case reasonNotSent:
+		return nil, fmt.Errorf("%w: %s", protocol.ErrNotSent, r.Error.Message)
+	case reasonCut:
+		return nil, fmt.Errorf("%w: %s", protocol.ErrCut, r.Error.Message)
+	case reasonNoAnswer:
+		return nil, fmt.Errorf("%w: %s", protocol.ErrNoAnswer, r.Error.Message)
+	}
+	return r, nil
+}
+
+// wrap is the other way.
+func wrap(resp *protocol.Response, err error) *protocol.Response {
+	if err == nil {
+		if resp.Error != nil && strings.HasPrefix(resp.Error.Reason, reasonPrefix) {
+			e := *resp.Error
+			e.Reason = "other"
+			resp.Error = &e
+		}
+		return resp
+	}
+	e := &protocol.Error{Code: protocol.CodeOutcomeUnknown, Reason: reasonCut, Message: err.Error()}
+	switch {
+	case errors.Is(err, protocol.ErrNotSent):
+		e.Code, e.Reason = protocol.CodeNotStarted, reasonNotSent
+	case errors.Is(err, protocol.ErrNoAnswer):
+		e.Reason = reasonNoAnswer
+	}
+	return &protocol.Response{Error: e}
+}
+
+// onOpen answers another replica's request for a pipe.
+func (b *Bus) onOpen(m *nats.Msg) {
+	plain, err := b.keys.unseal(m.Subject, m.Data)
+	if err != nil {
+		b.refuse("an opening", err)
+		return
+	}
+	var o opening
+	if err := strict.Unmarshal(plain, &o, strict.Limits{MaxBytes: 4096, MaxDepth: 4}); err != nil {
+		b.refuse("an opening", err)
+		return
+	}
+	if age := time.Since(time.UnixMicro(o.AtUS)); age > acceptFor || age < -oldNews {
+		b.refuse("an opening", errStale)
+		return
+	}
+	b.mu.Lock()
+	ended := b.ctx.Err() != nil
+	if !ended {
+		b.all.Go(func() { b.answer(m, &o) })
+	}
+	b.mu.Unlock()
+}
+
+func (b *Bus) answer(m *nats.Msg, o *opening) {
+	a := &opened{Nonce: o.Nonce}
+	e, ok := b.cfg.Local.Lookup(o.Agent)
+	switch {
+	case !ok || e.Epoch != o.Epoch:
+		a.Refused = fmt.Sprintf("the connection of %s isn't here any more", o.Agent)
+	case o.Ping:
+		ctx, cancel := context.WithTimeout(b.ctx, openWait)
+		defer cancel()
+		if err := e.Session.Ping(ctx); err != nil {
+			a.Refused = "the agent doesn't answer"
+		}
+	default:
+		if err := b.accept(o, a, e); err != nil {
+			a.Refused = err.Error()
+		}
+	}
+	plain, err := json.Marshal(a)
+	if err != nil {
+		return // strings
+	}
+	if err := m.Respond(b.keys.seal(o.Nonce, plain)); err != nil {
+		b.cfg.Log.Warn("another replica was not answered", "error", err)
+	}
+}
+
+// accept makes this end of a pipe and runs its session.
+func (b *Bus) accept(o *opening, a *opened, e presence.Entry) error {
+	if !strings.HasPrefix(o.Pipe, b.prefix+"pipe."+o.From+".") {
+		return errForged
+	}
+	word := token()
+	a.Own, a.Pipe = token(), b.prefix+"pipe."+b.replica+"."+word
+	there, back, err := b.keys.sequences(o.Nonce, a.Own)
+	if err != nil {
+		return err
+	}
+	p := b.newPipe(word, &pipe{to: o.Pipe, here: a.Pipe, in: there, out: back, strict: true})
+	h := &holder{entry: e, resumed: map[string]*resumed{}}
+	s := mux.New(p, mux.Config{Handler: h, Resumer: h, MaxCalls: maxForwarded, KeepAlive: pipeAlive})
+	if !b.run(s) {
+		s.Close(0, "")
+		return errors.New("this replica stops")
+	}
+	return nil
+}
+
+// holder executes the calls of one pipe on the one connection that it was opened for.
+type holder struct {
+	entry presence.Entry
+
+	mu      sync.Mutex
+	resumed map[string]*resumed
+}
+
+// resumed is a question about an earlier call, from its fate to its response.
+type resumed struct {
+	fate   chan mux.Fate // holds the fate
+	done   chan struct{}
+	resp   *protocol.Response
+	err    error
+	cancel context.CancelCauseFunc
+}
+
+// outlive derives the context of a call on the agent: a cancel of the caller's reaches it;
+// the end of the pipe only ends the wait, since the caller's replica may be gone and the
+// call be taken over by another one.
+func outlive(ctx context.Context) (context.Context, context.CancelCauseFunc, func() bool) {
+	call, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		if cause := context.Cause(ctx); errors.Is(cause, protocol.ErrCut) {
+			cancel(mux.ErrDetached)
+		} else {
+			cancel(reasonOf(cause))
+		}
+	})
+	return call, cancel, stop
+}
+
+// reasonOf is the caller's own reason, without the words that each hop adds.
+func reasonOf(cause error) error {
+	if ce, ok := errors.AsType[*mux.CancelError](cause); ok && ce.Reason != "" {
+		return errors.New(ce.Reason)
+	}
+	return cause
+}
+
+// Handle implements mux.Handler.
+func (h *holder) Handle(ctx context.Context, req *protocol.Request, w *mux.Work) *protocol.Response {
+	call, cancel, stop := outlive(ctx)
+	defer cancel(nil)
+	defer stop()
+	x := mux.Exchange{Progress: func(p protocol.Progress) { w.Progress(p.Message) }}
+	if def := capability.Find(req.Tool); def != nil && def.Stream == capability.ToHost {
+		body, size, err := w.In(call)
+		if err != nil {
+			return wrap(nil, fmt.Errorf("%w: %w", protocol.ErrNotSent, err))
+		}
+		x.Body, x.Size = body, size
+	} else if def != nil && def.Stream == capability.FromHost {
+		up, err := w.Out(-1)
+		if err != nil {
+			return wrap(nil, fmt.Errorf("%w: %w", protocol.ErrNotSent, err))
+		}
+		x.Sink = up
+		resp, err := h.entry.Session.Call(call, req, x)
+		if err != nil || resp.Error != nil {
+			up.Reset()
+		} else if cerr := up.Close(); cerr != nil {
+			err = fmt.Errorf("%w: %w", protocol.ErrCut, cerr)
+		}
+		return wrap(resp, err)
+	}
+	return wrap(h.entry.Session.Call(call, req, x))
+}
+
+// Fates implements mux.Resumer: it asks the agent.
+func (h *holder) Fates(ids []string) protocol.Resume {
+	out := protocol.Resume{Type: protocol.TypeResume, Boot: h.entry.Session.Boot()}
+	for _, id := range ids {
+		fate, asked := h.ask(id).heard()
+		if !asked {
+			fate.ResumeState = protocol.ResumeState{ID: id, State: protocol.FateLost, Note: noteUnasked}
+		} else if out.Boot = fate.Boot; strings.HasPrefix(fate.Note, reasonPrefix) {
+			fate.Note = "" // an agent's own word
+		}
+		if fate.State != protocol.FateRunning && fate.State != protocol.FateDone {
+			h.forget(id)
+		}
+		out.States = append(out.States, fate.ResumeState)
+	}
+	return out
+}
+
+// heard waits for the fate; false when the agent couldn't be asked.
+func (r *resumed) heard() (mux.Fate, bool) {
+	select {
+	case fate := <-r.fate:
+		return fate, true
+	case <-r.done:
+	}
+	select {
+	case fate := <-r.fate:
+		return fate, true
+	default:
+		return mux.Fate{}, false
+	}
+}
+
+func (h *holder) forget(id string) *resumed {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	r := h.resumed[id]
+	delete(h.resumed, id)
+	return r
+}
+
+func (h *holder) ask(id string) *resumed {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	ctx, cancel := context.WithCancelCause(context.Background())
+	r := &resumed{fate: make(chan mux.Fate, 1), done: make(chan struct{}), cancel: cancel}
+	h.resumed[id] = r
+	go func() {
+		defer close(r.done)
+		_, r.resp, r.err = h.entry.Session.Resume(ctx, id, mux.Exchange{Fated: func(f mux.Fate) { r.fate <- f }})
+	}()
+	return r
+}
+
+// Rejoin implements mux.Resumer.
+func (h *holder) Rejoin(ctx context.Context, id string, _ *mux.Work) *protocol.Response {
+	r := h.forget(id)
+	if r == nil {
+		return wrap(nil, fmt.Errorf("%w: nobody asked for it", protocol.ErrNotSent))
+	}
+	stop := context.AfterFunc(ctx, func() {
+		if cause := context.Cause(ctx); errors.Is(cause, protocol.ErrCut) {
+			r.cancel(mux.ErrDetached)
+		} else {
+			r.cancel(reasonOf(cause))
+		}
+	})
+	defer stop()
+	<-r.done
+	r.cancel(nil)
+	if r.err == nil && r.resp == nil {
+		return wrap(nil, protocol.ErrCut)
+	}
+	return wrap(r.resp, r.err)
+}

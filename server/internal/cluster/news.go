@@ -1,0 +1,308 @@
+package cluster
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/nats-io/nats.go"
+
+	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/strict"
+	"github.com/drover-fleet/drover/server/internal/fleet"
+)
+
+// Kinds of news.
+const (
+	newsHello  = "hello"  // a replica is new, or missed something: tell it everything
+	newsAll    = "all"    // all agents of a replica, in parts
+	newsUp     = "up"     // an agent's new connection
+	newsDown   = "down"   // the end of one
+	newsBeat   = "beat"   // the replica lives, and has so many agents
+	newsBye    = "bye"    // the replica stops
+	newsCancel = "cancel" // a call is to be ended, wherever it's under way
+)
+
+// news is what a replica tells all others.
+type news struct {
+	Kind   string  `json:"kind"`
+	From   string  `json:"from"`
+	Seq    int64   `json:"seq"` // rises with each of a replica's news
+	AtUS   int64   `json:"at_us"`
+	Agents []entry `json:"agents,omitempty"`
+	Part   int     `json:"part,omitzero"`
+	Parts  int     `json:"parts,omitzero"`
+	Count  int     `json:"count,omitzero"`
+	Call   string  `json:"call,omitempty"`
+}
+
+// entry is one agent's connection.
+type entry struct {
+	Agent      fleet.AgentID `json:"agent"`
+	Generation int64         `json:"generation"`
+	Epoch      int64         `json:"epoch"`
+	Instance   string        `json:"instance"` // of the agent's process
+	Boot       string        `json:"boot"`
+	Version    int           `json:"version"`
+	SinceUS    int64         `json:"since_us"`
+}
+
+// other is what's known of another replica.
+type other struct {
+	agents map[fleet.AgentID]entry
+	parts  []entry // of an "all" that isn't whole yet
+	seq    int64
+	heard  time.Time
+}
+
+// place is one connection of an agent on another replica.
+type place struct {
+	replica string
+	agent   fleet.AgentID
+	epoch   int64
+}
+
+const (
+	// perNews is how many agents one message tells of: about 200 KB at most.
+	perNews = 400
+	// oldNews is how old news may be: clocks of replicas must agree well within it.
+	oldNews = 10 * time.Second
+)
+
+func (b *Bus) publish(n *news) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.publishLocked(n)
+}
+
+// publishLocked sends under the lock, so that the order of numbers is that of sending.
+func (b *Bus) publishLocked(n *news) {
+	b.seq++
+	n.From, n.Seq, n.AtUS = b.replica, b.seq, time.Now().UnixMicro()
+	plain, err := json.Marshal(n)
+	if err != nil {
+		return // strings and numbers
+	}
+	// Without NATS nobody hears it; whoever is back asks for everything.
+	_ = b.nc.Publish(b.prefix+"news", b.keys.seal(b.prefix+"news", plain))
+}
+
+// greet asks the others for everything and tells them everything.
+func (b *Bus) greet() {
+	b.publish(&news{Kind: newsHello})
+	b.tellAll()
+}
+
+func (b *Bus) tellAll() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	all := make([]entry, 0, len(b.told))
+	for _, e := range b.told {
+		all = append(all, e)
+	}
+	parts := max(1, (len(all)+perNews-1)/perNews)
+	for i := range parts {
+		b.publishLocked(&news{Kind: newsAll, Part: i + 1, Parts: parts, Agents: all[min(len(all), i*perNews):min(len(all), (i+1)*perNews)]})
+	}
+}
+
+// Changed tells that an agent connected here, is ready, or went. It doesn't block.
+func (b *Bus) Changed(id fleet.AgentID) {
+	b.mu.Lock()
+	b.dirty[id] = true
+	b.mu.Unlock()
+	select {
+	case b.wake <- struct{}{}:
+	default:
+	}
+}
+
+// tell tells the others what changed here.
+func (b *Bus) tell() {
+	b.mu.Lock()
+	dirty := b.dirty
+	b.dirty = map[fleet.AgentID]bool{}
+	b.mu.Unlock()
+	for id := range dirty {
+		now, here := b.cfg.Local.Lookup(id)
+		b.mu.Lock()
+		was, told := b.told[id]
+		switch {
+		case here:
+			e := entry{Agent: id, Generation: now.Generation, Epoch: now.Epoch, Instance: now.Instance,
+				Boot: now.Session.Boot(), Version: now.Session.Version(), SinceUS: now.Since.UnixMicro()}
+			if e != was {
+				b.told[id] = e
+				b.publishLocked(&news{Kind: newsUp, Agents: []entry{e}})
+			}
+		case told:
+			delete(b.told, id)
+			b.publishLocked(&news{Kind: newsDown, Agents: []entry{was}})
+		}
+		b.mu.Unlock()
+	}
+}
+
+// beat tells that this replica lives, and forgets those that don't.
+func (b *Bus) beat(now time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.publishLocked(&news{Kind: newsBeat, Count: len(b.told)})
+	if !b.nc.IsConnected() {
+		return
+	}
+	for name, o := range b.others {
+		if now.Sub(o.heard) > lostAfter {
+			b.cfg.Log.Warn("another replica is silent; its agents count as offline", "replica", name, "agents", len(o.agents))
+			b.forget(name)
+		}
+	}
+	for at, r := range b.remotes {
+		if r.idle(now) {
+			delete(b.remotes, at)
+			go r.close("idle")
+		}
+	}
+}
+
+// forget drops a replica and its agents. b.mu is held.
+func (b *Bus) forget(name string) {
+	o := b.others[name]
+	if o == nil {
+		return
+	}
+	delete(b.others, name)
+	for id := range o.agents {
+		b.place(id)
+	}
+	for at, r := range b.remotes {
+		if at.replica == name {
+			delete(b.remotes, at)
+			go r.close("its replica is gone")
+		}
+	}
+}
+
+// place finds an agent's newest connection on another replica. b.mu is held.
+func (b *Bus) place(id fleet.AgentID) {
+	delete(b.where, id)
+	for name, o := range b.others {
+		if e, ok := o.agents[id]; ok && e.Epoch > b.where[id].epoch {
+			b.where[id] = place{name, id, e.Epoch}
+		}
+	}
+}
+
+func (b *Bus) onNews(m *nats.Msg) {
+	plain, err := b.keys.unseal(m.Subject, m.Data)
+	if err != nil {
+		b.refuse("news", err)
+		return
+	}
+	var n news
+	if err := strict.Unmarshal(plain, &n, strict.Limits{MaxBytes: 1 << 20, MaxDepth: 8}); err != nil {
+		b.refuse("news", err)
+		return
+	}
+	if n.From == b.replica {
+		return
+	}
+	if age := time.Since(time.UnixMicro(n.AtUS)); age > oldNews || age < -oldNews {
+		b.refuse("news", errStale)
+		return
+	}
+	b.hear(&n)
+}
+
+// hear takes another replica's news.
+func (b *Bus) hear(n *news) {
+	var came []entry
+	b.mu.Lock()
+	o := b.others[n.From]
+	fresh := o == nil
+	if fresh {
+		o = &other{agents: map[fleet.AgentID]entry{}}
+		b.others[n.From] = o
+	}
+	if n.Seq <= o.seq {
+		b.mu.Unlock()
+		b.refuse("news", errReplay)
+		return
+	}
+	o.seq, o.heard = n.Seq, time.Now()
+	switch n.Kind {
+	case newsUp:
+		came = b.put(n.From, o, n.Agents)
+	case newsDown:
+		for _, e := range n.Agents {
+			if o.agents[e.Agent].Epoch == e.Epoch {
+				delete(o.agents, e.Agent)
+				b.place(e.Agent)
+			}
+		}
+	case newsAll:
+		came = b.putAll(n, o)
+	case newsBye:
+		b.forget(n.From)
+	}
+	missed := n.Kind == newsBeat && n.Count != len(o.agents) || fresh && n.Kind != newsAll && n.Kind != newsHello && n.Kind != newsBye
+	b.mu.Unlock()
+	switch {
+	case n.Kind == newsHello:
+		b.tellAll()
+	case n.Kind == newsCancel:
+		b.cfg.Cancel(fleet.CallID(n.Call))
+	case missed:
+		b.publish(&news{Kind: newsHello})
+	}
+	b.newer(came)
+}
+
+// put notes agents of another replica and returns them. b.mu is held.
+func (b *Bus) put(from string, o *other, agents []entry) []entry {
+	for _, e := range agents {
+		o.agents[e.Agent] = e
+		if e.Epoch > b.where[e.Agent].epoch {
+			b.where[e.Agent] = place{from, e.Agent, e.Epoch}
+		}
+	}
+	return agents
+}
+
+func (b *Bus) putAll(n *news, o *other) []entry {
+	if n.Part == 1 {
+		o.parts = nil
+	}
+	o.parts = append(o.parts, n.Agents...)
+	if n.Part != n.Parts {
+		return nil
+	}
+	old := o.agents
+	o.agents = map[fleet.AgentID]entry{}
+	came := b.put(n.From, o, o.parts)
+	o.parts = nil
+	for id := range old {
+		b.place(id)
+	}
+	return slices.DeleteFunc(came, func(e entry) bool { return old[e.Agent] == e })
+}
+
+// newer acts on agents that connected elsewhere: an older connection here is over, and who
+// waits for the agent goes on.
+func (b *Bus) newer(agents []entry) {
+	for _, e := range agents {
+		if here, ok := b.cfg.Local.Lookup(e.Agent); ok && here.Epoch < e.Epoch {
+			here.Session.Close(protocol.CloseReplaced, "a newer connection of this agent took over on another replica")
+		}
+		b.cfg.Online(e.Agent, e.Generation)
+	}
+}
+
+// CancelElsewhere asks whichever replica has the call under way to end it.
+func (b *Bus) CancelElsewhere(id fleet.CallID) {
+	b.publish(&news{Kind: newsCancel, Call: string(id)})
+}
+
+// lastWord is the last part of a subject.
+func lastWord(subject string) string { return subject[strings.LastIndexByte(subject, '.')+1:] }

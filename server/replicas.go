@@ -1,0 +1,185 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"github.com/drover-fleet/drover/server/internal/cluster"
+	"github.com/drover-fleet/drover/server/internal/dispatch"
+	"github.com/drover-fleet/drover/server/internal/fleet"
+	"github.com/drover-fleet/drover/server/internal/store"
+)
+
+// Times of the membership. A replica stops sending well before the others take its calls.
+const (
+	beatEvery  = 2 * time.Second
+	fenceAfter = 8 * time.Second
+	buryAfter  = 15 * time.Second
+)
+
+// membership is this replica's standing among those that serve the database.
+type membership struct {
+	start time.Time
+	beat  atomic.Int64 // when the last beat that was recorded began, in ns since start
+	seen  map[string]sighting
+}
+
+// sighting is another replica's beat and since when, by this clock, it's been the same.
+type sighting struct {
+	beat  int64
+	since time.Time
+}
+
+// joinOthers connects to the other replicas and lets calls go through them.
+func (s *Server) joinOthers(c *dispatch.Config) error {
+	bus, err := cluster.Connect(cluster.Config{
+		URL: s.cfg.NatsURL, ServerKey: s.key, Local: s.presence, Log: s.log,
+		Online: func(id fleet.AgentID, generation int64) { s.dispatch.AgentElsewhere(id, generation) },
+		Cancel: func(id fleet.CallID) { s.dispatch.CancelHere(id) },
+	})
+	if err != nil {
+		return err
+	}
+	s.bus = bus
+	s.member.start, s.member.seen = time.Now(), map[string]sighting{}
+	c.Router, c.CancelElsewhere, c.Fenced = bus, bus.CancelElsewhere, s.member.fenced
+	s.metrics.Gauge("drover_cluster_refused", "Messages between replicas that were forged, replayed or too old, since the start.", func() float64 { return float64(bus.Stats().Refused) })
+	s.metrics.Gauge("drover_cluster_hops", "Calls that went to an agent of another replica, since the start.", func() float64 { return float64(bus.Stats().Hops) })
+	s.metrics.Gauge("drover_cluster_connected", "Whether NATS is there: 1 or 0.", func() float64 {
+		if bus.Connected() {
+			return 1
+		}
+		return 0
+	})
+	return nil
+}
+
+// presenceChanged tells the other replicas of an agent that came or went.
+func (s *Server) presenceChanged(id fleet.AgentID) {
+	if s.bus != nil {
+		s.bus.Changed(id)
+	}
+}
+
+// agentOnline hears of an agent that is connected here and ready.
+func (s *Server) agentOnline(id fleet.AgentID, generation int64) {
+	s.presenceChanged(id)
+	s.dispatch.AgentOnline(id, generation)
+}
+
+// fenced tells that this replica hasn't reached the database for so long that the others may
+// take its calls. The clock goes on while the process is stopped.
+func (m *membership) fenced() bool {
+	return time.Since(m.start)-time.Duration(m.beat.Load()) > fenceAfter
+}
+
+// enterService makes this server one that serves the database, alone or with others, and
+// takes over the calls that belong to nobody. leave ends it.
+func (s *Server) enterService(ctx context.Context) (leave func(), err error) {
+	if s.bus == nil {
+		return func() {}, s.adopt(ctx)
+	}
+	if err := s.db.Enlist(ctx); err != nil {
+		return nil, err
+	}
+	s.member.beat.Store(int64(time.Since(s.member.start)))
+	if err := s.bus.Start(); err != nil {
+		return nil, err
+	}
+	if err := s.adopt(ctx); err != nil {
+		return nil, err
+	}
+	run, stop := context.WithCancel(context.WithoutCancel(ctx))
+	ended := make(chan struct{}, 2)
+	go func() { s.bus.Run(run); ended <- struct{}{} }()
+	go func() { s.keepMembership(run); ended <- struct{}{} }()
+	return func() {
+		stop()
+		<-ended
+		<-ended
+		s.bus.Close()
+		end, cancel := context.WithTimeout(context.Background(), closeTimeout)
+		defer cancel()
+		if err := s.db.Resign(end); err != nil {
+			s.log.Warn("the other replicas aren't told that this one stops; they'll notice", "err", err)
+		}
+	}, nil
+}
+
+func (s *Server) adopt(ctx context.Context) error {
+	n, err := s.dispatch.Adopt(ctx)
+	if n > 0 {
+		s.log.Info("open calls belonged to nobody; their agents are asked for them", "calls", n)
+	}
+	return err
+}
+
+// keepMembership beats, buries replicas that don't, and takes over what belongs to nobody.
+func (s *Server) keepMembership(ctx context.Context) {
+	tick := time.NewTicker(beatEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if err := s.membershipRound(ctx); err != nil && ctx.Err() == nil {
+			s.log.Warn("the membership of this replica could not be kept up", "err", err)
+			clear(s.member.seen) // nobody could beat while the database was away
+		}
+	}
+}
+
+func (s *Server) membershipRound(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, fenceAfter)
+	defer cancel()
+	began := time.Since(s.member.start)
+	err := s.db.Beat(ctx)
+	if errors.Is(err, store.ErrBuried) {
+		s.log.Error("the other replicas took this one for dead and took over its calls; it goes on with new ones")
+		s.dispatch.Disown()
+		err = s.db.Enlist(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	s.member.beat.Store(int64(began))
+	if err := s.bury(ctx); err != nil {
+		return err
+	}
+	return s.adopt(ctx)
+}
+
+// bury removes the replicas whose beat hasn't moved for long.
+func (s *Server) bury(ctx context.Context) error {
+	all, err := s.db.Replicas(ctx)
+	if err != nil {
+		return err
+	}
+	now, before := time.Now(), s.member.seen
+	s.member.seen = map[string]sighting{}
+	for _, r := range all {
+		if r.Instance == s.db.Instance() {
+			continue
+		}
+		was, known := before[r.Instance]
+		if !known || was.beat != r.Beat {
+			was = sighting{r.Beat, now}
+		}
+		s.member.seen[r.Instance] = was
+		if now.Sub(was.since) < buryAfter {
+			continue
+		}
+		dead, err := s.db.Bury(ctx, r)
+		if err != nil {
+			return err
+		}
+		if dead {
+			s.log.Warn("a replica has stopped without a word; its calls are taken over", "instance", r.Instance)
+		}
+	}
+	return nil
+}
