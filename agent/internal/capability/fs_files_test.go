@@ -333,6 +333,41 @@ func (c *cancelling) Read(p []byte) (int, error) {
 	return n, nil
 }
 
+// The condition holds at the moment of the replacement, not of the beginning.
+func TestAConditionIsCheckedWhenTheUploadIsWhole(t *testing.T) {
+	dir := t.TempDir()
+	r := newRig(t)
+	for condition, reason := range map[string]string{sum("old"): protocol.ReasonSHAMismatch, "absent": protocol.ReasonEEXIST} {
+		path := dir + "/f"
+		if err := os.RemoveAll(path); err != nil {
+			t.Fatal(err)
+		}
+		if condition != "absent" {
+			writeFile(t, path, "old")
+		}
+		body, feed := io.Pipe()
+		ended := make(chan *protocol.Error, 1)
+		go func() {
+			_, fault := upload(t.Context(), t, r, body, args{"path": path, "size": 2, "if_sha256": condition})
+			ended <- fault
+		}()
+		if _, err := feed.Write([]byte("a")); err != nil { // it's under way
+			t.Fatal(err)
+		}
+		if _, fault := write(t, r, args{"path": path, "content": "somebody else's"}); fault != nil {
+			t.Fatal(fault)
+		}
+		if _, err := feed.Write([]byte("b")); err != nil {
+			t.Fatal(err)
+		}
+		_ = feed.Close()
+		wantFault(t, <-ended, protocol.CodeToolFailed, reason)
+		if got := names(t, dir); readFile(t, path) != "somebody else's" || len(got) != 1 {
+			t.Errorf("%s: %q, %v", reason, readFile(t, path), got)
+		}
+	}
+}
+
 // Two uploads of one id don't mix; nobody else's file is taken for a part.
 func TestAPartBelongsToOneUpload(t *testing.T) {
 	dir := t.TempDir()
