@@ -3,9 +3,12 @@
 package netns
 
 import (
+	"crypto/ed25519"
+	"crypto/rand"
 	"maps"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -190,5 +193,42 @@ func TestRemovedWhileAway(t *testing.T) {
 	f.WaitState("web-02", "online")
 	if got := hostnames(f, "web-02", 1); !maps.Equal(got, map[string]int{"host-a": 1}) {
 		t.Errorf("under its new id: %v", got)
+	}
+}
+
+// TestRemovedWhileCallsRun: a call that runs when its agent is removed, or given another
+// key, ends as cancelled once its command is dead, and then the agent is told why it's
+// disconnected.
+func TestRemovedWhileCallsRun(t *testing.T) {
+	t.Parallel()
+	f := harness.New(t, harness.Options{KeepAlive: time.Second})
+	for id, end := range map[string]func(){
+		"removed-01": func() { f.REST(f.Admin).Do("DELETE", "/api/v1/agents/removed-01", "") },
+		"rekeyed-01": func() {
+			_, key, err := ed25519.GenerateKey(rand.Reader)
+			if err == nil {
+				_, err = f.Enrol(f.EnrolToken("rekeyed-01", nil, true), key, "another")
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		},
+	} {
+		h := named(t, f, "host-a")
+		p := h.run(t, f.EnrolToken(id, nil, false))
+		f.WaitState(id, "online")
+		began := filepath.Join(t.TempDir(), "began")
+		ended := make(chan harness.CallResult, 1)
+		go func() {
+			_, res := f.REST(f.Admin).Call(id, "shell_exec", map[string]any{"command": "touch '" + began + "'; sleep 60; echo survived"})
+			ended <- res
+		}()
+		harness.Eventually(t, 30*time.Second, "the command runs", func() bool { _, err := os.Stat(began); return err == nil })
+		end()
+		if res := <-ended; res.State != "cancelled" {
+			t.Errorf("%s: the call ended as %s: %+v", id, res.State, res.Error)
+		}
+		says(t, p, "the peer closed the connection: 4410", 1)
+		p.Stop()
 	}
 }
