@@ -23,8 +23,12 @@ import (
 	"github.com/drover-fleet/drover/protocol/wsconn"
 )
 
-// parallel is how many agents enrol, or shake hands, at once.
-const parallel = 64
+// parallel is how many agents enrol at once; firsts is how many begin in a second, so that
+// the start isn't the stampede that a restart is measured by.
+const (
+	parallel = 64
+	firsts   = 300
+)
 
 // Config says where the swarm belongs. URL, Token and Agents are required.
 type Config struct {
@@ -42,8 +46,10 @@ type Swarm struct {
 	cfg    Config
 	agents []*agent
 	online atomic.Int64
-	dials  chan struct{} // a token for each handshake that runs
 	client *http.Client
+
+	mu    sync.Mutex
+	dials []time.Time
 }
 
 type agent struct {
@@ -64,19 +70,20 @@ func Enrol(ctx context.Context, cfg Config) (*Swarm, error) {
 		cfg.Handler = Answer{}
 	}
 	s := &Swarm{
-		cfg: cfg, agents: make([]*agent, cfg.Agents), dials: make(chan struct{}, parallel),
+		cfg: cfg, agents: make([]*agent, cfg.Agents),
 		client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: parallel}},
 	}
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	var wg sync.WaitGroup
+	slots := make(chan struct{}, parallel)
 	for i := range s.agents {
-		s.dials <- struct{}{}
+		slots <- struct{}{}
 		if ctx.Err() != nil {
 			break
 		}
 		wg.Go(func() {
-			defer func() { <-s.dials }()
+			defer func() { <-slots }()
 			a, err := s.enrol(ctx, fmt.Sprintf("%s-%05d", cfg.Prefix, i))
 			if err != nil {
 				stop(err)
@@ -169,48 +176,90 @@ func (s *Swarm) Run(ctx context.Context) {
 // Online is how many agents are connected now.
 func (s *Swarm) Online() int { return int(s.online.Load()) }
 
-// keep connects one agent again and again, after a random wait of up to five seconds.
+// Dials are the times at which agents have dialled since the last Dials.
+func (s *Swarm) Dials() []time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := s.dials
+	s.dials = nil
+	return out
+}
+
+// keep connects one agent again and again, when a real one would.
 func (s *Swarm) keep(ctx context.Context, a *agent) {
-	for ctx.Err() == nil {
-		if session := s.connect(ctx, a); session != nil {
-			s.online.Add(1)
-			_ = session.Run(ctx) // however it ended, it begins anew
-			s.online.Add(-1)
-		}
+	var backoff protocol.Backoff
+	wait := mrand.N(time.Duration(len(s.agents)) * time.Second / firsts)
+	for {
 		select {
 		case <-ctx.Done():
-		case <-time.After(mrand.N(5 * time.Second)):
+			return
+		case <-time.After(wait):
 		}
+		wait = backoff.Next(s.once(ctx, a), mrand.Int64N)
 	}
 }
 
-// connect makes one session; nil when that failed.
-func (s *Swarm) connect(ctx context.Context, a *agent) *mux.Session {
-	select {
-	case s.dials <- struct{}{}:
-	case <-ctx.Done():
-		return nil
+// once makes one connection and tells how it ended.
+func (s *Swarm) once(ctx context.Context, a *agent) (end protocol.Ended) {
+	s.mu.Lock()
+	s.dials = append(s.dials, time.Now())
+	s.mu.Unlock()
+	var bye *protocol.Goodbye
+	session, err := s.connect(ctx, a, func(f any) {
+		if g, ok := f.(*protocol.Goodbye); ok {
+			bye = g
+		}
+	})
+	if err != nil {
+		var de *wsconn.DialError
+		var r *refusedError
+		switch {
+		case errors.As(err, &de):
+			end.Asked = de.RetryAfter
+		case errors.As(err, &r):
+			end.Asked = time.Duration(r.RetryAfterMS) * time.Millisecond
+		}
+		return end
 	}
-	defer func() { <-s.dials }()
+	s.online.Add(1)
+	began := time.Now()
+	err = session.Run(ctx)
+	s.online.Add(-1)
+	end.Up = time.Since(began)
+	var ce *protocol.CloseError
+	if end.Told = bye != nil || errors.As(err, &ce); bye != nil {
+		end.Asked = time.Duration(bye.RetryAfterMS) * time.Millisecond
+	}
+	return end
+}
+
+// connect makes one session. notify hears what mux.Config.Notify does.
+func (s *Swarm) connect(ctx context.Context, a *agent, notify func(any)) (*mux.Session, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*protocol.HandshakeTimeout)
 	defer cancel()
 	conn, err := wsconn.Dial(ctx, s.cfg.URL, s.client, nil)
 	if err != nil {
-		return nil
+		return nil, err
 	}
 	w, err := a.shake(ctx, conn)
 	if err != nil {
 		_ = conn.Close(0, "") // it failed already
-		return nil
+		return nil, err
 	}
 	conn.Established()
 	a.epoch = w.Epoch
-	session := mux.New(conn, mux.Config{Handler: s.cfg.Handler, KeepAlive: time.Duration(w.KeepAliveMS) * time.Millisecond})
-	if session.Send(ctx, &protocol.Epoch{Type: protocol.TypeEpoch, Epoch: w.Epoch}) != nil {
+	session := mux.New(conn, mux.Config{Handler: s.cfg.Handler, Version: w.Version, Notify: notify, KeepAlive: time.Duration(w.KeepAliveMS) * time.Millisecond})
+	if session.Send(ctx, &protocol.Epoch{Type: protocol.TypeEpoch, Epoch: w.Epoch}) != nil ||
+		w.Version >= 2 && session.Send(ctx, &protocol.Resume{Type: protocol.TypeResume, Boot: a.instance}) != nil {
 		session.Close(0, "")
 	}
-	return session
+	return session, nil
 }
+
+// refusedError is a server's refuse frame.
+type refusedError struct{ protocol.Refuse }
+
+func (e *refusedError) Error() string { return "refused: " + e.Message }
 
 // shake is the agent's side of the handshake.
 func (a *agent) shake(ctx context.Context, conn *wsconn.Conn) (*protocol.Welcome, error) {
@@ -258,6 +307,13 @@ func exchange(ctx context.Context, conn *wsconn.Conn, send []byte, into any) err
 	_, msg, err := conn.Read(ctx)
 	if err != nil {
 		return err
+	}
+	if t, err := protocol.PeekType(msg); err == nil && t == protocol.TypeRefuse {
+		r := &refusedError{}
+		if err := protocol.DecodeInto(msg, &r.Refuse); err != nil {
+			return err
+		}
+		return r
 	}
 	return protocol.DecodeInto(msg, into)
 }
