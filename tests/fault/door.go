@@ -84,12 +84,12 @@ func (d *door) accept() {
 // enter takes one client through to the target and returns when its connection has ended.
 func (d *door) enter(client *net.TCPConn) {
 	d.mu.Lock()
-	away := d.refuse || d.closed
+	away, target := d.refuse || d.closed, d.target
 	d.mu.Unlock()
 	var server net.Conn
 	var err error
 	if !away {
-		server, err = net.Dial("tcp", d.target)
+		server, err = net.Dial("tcp", target)
 	}
 	if away || err != nil {
 		_ = client.SetLinger(0)
@@ -134,6 +134,13 @@ func (d *door) Cut() {
 	for _, p := range d.pairs() {
 		p.cut()
 	}
+}
+
+// Lead takes every new connection to another target, HOST:PORT, from now on.
+func (d *door) Lead(target string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.target = target
 }
 
 // Refuse resets every new connection from now on, or no longer.

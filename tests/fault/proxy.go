@@ -38,8 +38,8 @@ func NewProxy(t testing.TB, target string) *Proxy {
 	return p
 }
 
-// NewIdleProxy is NewProxy that cuts a connection on which nothing went one of the two ways
-// for as long as idle.
+// NewIdleProxy is NewProxy that cuts a connection on which nothing went either way for as
+// long as idle.
 func NewIdleProxy(t testing.TB, target string, idle time.Duration) *Proxy {
 	t.Helper()
 	p := &Proxy{idle: idle}
@@ -73,9 +73,15 @@ func (p *Proxy) freeze(shut bool) {
 func (p *Proxy) Passed() (up, down int64) { return p.up.passed.Load(), p.down.passed.Load() }
 
 func (p *Proxy) through(c *pair) {
+	passed := func() {}
+	if p.idle > 0 {
+		alarm := time.AfterFunc(p.idle, c.cut)
+		defer alarm.Stop()
+		passed = func() { alarm.Reset(p.idle) }
+	}
 	var both sync.WaitGroup
-	both.Go(func() { p.flow(c, c.client, c.server, &p.up) })
-	both.Go(func() { p.flow(c, c.server, c.client, &p.down) })
+	both.Go(func() { p.flow(c, c.client, c.server, &p.up, passed) })
+	both.Go(func() { p.flow(c, c.server, c.client, &p.down, passed) })
 	both.Wait()
 }
 
@@ -85,8 +91,8 @@ type chunk struct {
 	due  time.Time
 }
 
-// flow carries one way of a connection, until it ends.
-func (p *Proxy) flow(c *pair, from, to *net.TCPConn, l *line) {
+// flow carries one way of a connection, until it ends, and calls passed for what it takes.
+func (p *Proxy) flow(c *pair, from, to *net.TCPConn, l *line, passed func()) {
 	// A small buffer here, so that what waits is what Queue says.
 	_ = from.SetReadBuffer(64 << 10)
 	chunks := make(chan chunk, 1024)
@@ -96,12 +102,11 @@ func (p *Proxy) flow(c *pair, from, to *net.TCPConn, l *line) {
 			c.cut()
 		}
 	})
-	alarm := p.alarm(c)
 	buf := make([]byte, 32<<10)
 	for {
 		n, err := from.Read(buf[:l.most(len(buf))])
 		if n > 0 {
-			alarm()
+			passed()
 			ck := chunk{data: append([]byte(nil), buf[:n]...)}
 			var ok bool
 			if ck.due, ok = l.enter(n, c.gone); !ok {
@@ -116,15 +121,6 @@ func (p *Proxy) flow(c *pair, from, to *net.TCPConn, l *line) {
 	}
 	close(chunks)
 	writer.Wait()
-}
-
-// alarm cuts the connection unless what it returns is called again and again.
-func (p *Proxy) alarm(c *pair) (reset func()) {
-	if p.idle == 0 {
-		return func() {}
-	}
-	t := time.AfterFunc(p.idle, c.cut)
-	return func() { t.Reset(p.idle) }
 }
 
 // deliver writes the chunks when they're due. After an error it goes on taking them, so that
