@@ -2,9 +2,11 @@ package harness
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -15,6 +17,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/drover-fleet/drover/tests/testenv"
 )
 
 const module = "github.com/drover-fleet/drover"
@@ -211,6 +215,30 @@ func Launch(t testing.TB, programs Programs, o LaunchOptions) *Deployment {
 	// A token that another process made is noticed a moment later.
 	d.Server.Await(t, "the token to be accepted", func(ctx context.Context) error { return d.get(ctx, "/api/v1/agents") })
 	return d
+}
+
+// Beside starts another replica on the same database: a drover serve with a data folder of
+// its own and the same server key. Both need --nats-url among their flags.
+func (d *Deployment) Beside() *Deployment {
+	d.T.Helper()
+	r := &Deployment{Client: Client{T: d.T, Admin: d.Admin}, Programs: d.Programs, opts: d.opts}
+	r.Store = append([]string{"--data", d.T.TempDir()}, d.Store[2:]...)
+	if !slices.Contains(r.Store, "--server-key") {
+		r.Store = append(r.Store, "--server-key", filepath.Join(d.Store[1], "server.key"))
+	}
+	r.Serve("127.0.0.1:0")
+	return r
+}
+
+// NATS is where the tests' NATS listens: DROVER_TEST_NATS, or its usual loopback port. The
+// test is skipped where none answers.
+func NATS(t testing.TB) (url string) {
+	t.Helper()
+	url = cmp.Or(os.Getenv("DROVER_TEST_NATS"), "nats://127.0.0.1:4222")
+	conn, err := net.DialTimeout("tcp", strings.TrimPrefix(url, "nats://"), 2*time.Second)
+	testenv.Require(t, err == nil, "no NATS answers at "+url)
+	_ = conn.Close()
+	return url
 }
 
 // Lock keeps the server from writing its record until release is called, as Fleet.Lock does.
