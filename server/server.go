@@ -115,10 +115,14 @@ func (s *Server) wire() error {
 	}
 	s.dispatch = dispatch.New(path)
 	s.enroll = enroll.New(enroll.Config{Store: s.db, ServerKey: s.key, Log: s.log, CloseAgent: s.closeAgent})
-	s.tunnel = tunnel.New(tunnel.Config{
+	tunnels := tunnel.Config{
 		Store: s.db, Presence: s.presence, ServerKey: s.key, KeepAlive: s.cfg.KeepAlive, Log: s.log,
 		Online: s.agentOnline,
-	})
+	}
+	if s.bus != nil {
+		tunnels.Elsewhere = s.bus.Alive
+	}
+	s.tunnel = tunnel.New(tunnels)
 	s.mcp = mcpapi.New(mcpapi.Config{
 		Dispatch: s.dispatch, Fleet: s.dispatch, Log: s.log, Version: s.cfg.Version, Stateless: s.cfg.NatsURL != "",
 	})

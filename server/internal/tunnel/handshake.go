@@ -197,22 +197,29 @@ func (s *Server) displace(ctx context.Context, h *greeting) (presence.Entry, err
 	if online && (old.Generation != h.hello.Generation || old.Instance == h.hello.Instance) {
 		return old, nil
 	}
-	if online {
-		wait, cancel := context.WithTimeout(ctx, duplicateWait)
-		defer cancel()
-		if old.Session.Ping(wait) == nil {
-			until := time.Now().Add(quarantineTime)
-			s.marks.copy(h.id, h.hello.Instance, until)
-			s.quarantine(h.id, "duplicate", until)
-			return old, refuse(protocol.CodeConflict, "duplicate", retryLater,
-				"agent %s is connected from another process with the same key; a copied state folder needs its own: drover enroll create", h.id)
-		}
+	if s.otherAlive(ctx, h, old, online) {
+		until := time.Now().Add(quarantineTime)
+		s.marks.copy(h.id, h.hello.Instance, until)
+		s.quarantine(h.id, "duplicate", until)
+		return old, refuse(protocol.CodeConflict, "duplicate", retryLater,
+			"agent %s is connected from another process with the same key; a copied state folder needs its own: drover enroll create", h.id)
 	}
 	if left := s.marks.copied(h.id, h.hello.Instance, time.Now()); left > 0 {
 		return old, refuse(protocol.CodeConflict, "duplicate", left,
 			"agent %s was connected from another process with the same key not long ago, which may come back; this one isn't let in for %s", h.id, left.Round(time.Second))
 	}
 	return old, nil
+}
+
+// otherAlive tells whether another process with the agent's key answers, here or on another
+// replica.
+func (s *Server) otherAlive(ctx context.Context, h *greeting, old presence.Entry, here bool) bool {
+	ctx, cancel := context.WithTimeout(ctx, duplicateWait)
+	defer cancel()
+	if here {
+		return old.Session.Ping(ctx) == nil
+	}
+	return s.cfg.Elsewhere != nil && s.cfg.Elsewhere(ctx, h.id, h.hello.Generation, h.hello.Instance)
 }
 
 func (s *Server) welcome(ctx context.Context, conn *wsconn.Conn, h *greeting) (*peer, error) {

@@ -37,6 +37,9 @@ type Config struct {
 	MaxHandshakes int
 	// NextServerKey, if not nil, is announced to agents, signed with ServerKey.
 	NextServerKey ed25519.PublicKey
+	// Elsewhere, if not nil, tells whether another process than instance, with the agent's
+	// present key, is connected to another replica and answers before ctx ends.
+	Elsewhere func(ctx context.Context, id fleet.AgentID, generation int64, instance string) bool
 	// Online, if not nil, hears that an agent is connected and its calls can be asked for:
 	// once for each connection: when its journal is known, or 5 s later when it names none;
 	// with an agent of version 1 at once. It must not block.
