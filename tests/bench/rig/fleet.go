@@ -140,16 +140,52 @@ func (s *Server) Swarm(n int) (*Proc, error) {
 	if err != nil {
 		return nil, err
 	}
-	return p, AllOnline(p, n)
+	return p, AllOnline(p, n, 0)
 }
 
-// AllOnline waits until a swarm says last that all its n agents are connected.
-func AllOnline(swarm *Proc, n int) error {
+// Kill ends the server at once (SIGKILL), as a power cut would.
+func (s *Server) Kill() error {
+	err := s.cmd.Process.Kill()
+	<-s.gone
+	return err
+}
+
+// Dialled is how many dials a swarm has counted in each second in which there were any, from
+// this offset of its log on.
+func Dialled(swarm *Proc, offset int) (each []int, err error) {
+	b, err := os.ReadFile(swarm.Log)
+	if err != nil {
+		return nil, err
+	}
+	for line := range strings.Lines(string(b[min(offset, len(b)):])) {
+		if n, ok := strings.CutPrefix(strings.TrimSpace(line), "dialled "); ok {
+			k, err := strconv.Atoi(n)
+			if err != nil {
+				return nil, err
+			}
+			each = append(each, k)
+		}
+	}
+	return each, nil
+}
+
+// AllOnline waits until a swarm says last, after this offset of its log, that all its n agents
+// are connected. A swarm that was connected before says so again once it had lost some.
+func AllOnline(swarm *Proc, n, offset int) error {
 	_, err := swarm.Await(10*time.Minute, func(log string) string {
-		if strings.HasSuffix(strings.TrimSpace(log), "online "+strconv.Itoa(n)) {
+		if strings.HasSuffix(strings.TrimSpace(log[min(offset, len(log)):]), "online "+strconv.Itoa(n)) {
 			return "yes"
 		}
 		return ""
 	})
 	return err
+}
+
+// Said is how much a process has printed until now, in bytes.
+func (p *Proc) Said() (int, error) {
+	info, err := os.Stat(p.Log)
+	if err != nil {
+		return 0, err
+	}
+	return int(info.Size()), nil
 }

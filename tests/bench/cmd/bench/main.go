@@ -27,6 +27,7 @@ type options struct {
 	each    int
 	turn    time.Duration
 	agents  int
+	swarm   int
 	settle  time.Duration
 	away    time.Duration
 	verbose bool
@@ -34,7 +35,7 @@ type options struct {
 
 func main() {
 	var o options
-	flag.StringVar(&o.only, "only", "calls,shell,memory,sizes", "what to measure")
+	flag.StringVar(&o.only, "only", "calls,shell,memory,swarm,sizes", "what to measure")
 	flag.StringVar(&o.bin, "bin", "", "an absolute folder of programs to measure (drover, drover-agent, bare, swarm); built for the run when empty")
 	flag.StringVar(&o.write, "write", "", "also write the table into this page (docs/benchmarks.md)")
 	flag.StringVar(&o.gogc, "gogc", "400", "GOGC of all servers and of the client while calls are timed")
@@ -42,6 +43,7 @@ func main() {
 	flag.IntVar(&o.each, "each", 200, "calls of a turn, one at a time")
 	flag.DurationVar(&o.turn, "turn", time.Second, "length of a turn with 64 calls at a time")
 	flag.IntVar(&o.agents, "agents", 5000, "simulated agents")
+	flag.IntVar(&o.swarm, "swarm", 10000, "simulated agents that come back to a server, and are called")
 	flag.DurationVar(&o.settle, "settle", 45*time.Second, "how long idle processes are left alone before their memory is read")
 	flag.DurationVar(&o.away, "away", 40*time.Second, "how long an agent is without its server")
 	flag.BoolVar(&o.verbose, "v", false, "say what is being done")
@@ -78,7 +80,7 @@ func run(ctx context.Context, o options) (err error) {
 	for _, part := range []struct {
 		name string
 		do   func(context.Context) error
-	}{{"calls", b.calls}, {"shell", b.shell}, {"memory", b.memory}, {"sizes", b.sizes}} {
+	}{{"calls", b.calls}, {"shell", b.shell}, {"memory", b.memory}, {"swarm", b.comesBack}, {"sizes", b.sizes}} {
 		if !strings.Contains(o.only, part.name) {
 			continue
 		}

@@ -104,6 +104,10 @@ func (b *bench) serverMemory(ctx context.Context) error {
 	if err := b.perAgent(ctx, srv, empty, "after enrolment"); err != nil {
 		return err
 	}
+	said, err := swarm.Said()
+	if err != nil {
+		return err
+	}
 	began = time.Now()
 	if err := srv.Stop(); err != nil {
 		return err
@@ -111,7 +115,7 @@ func (b *bench) serverMemory(ctx context.Context) error {
 	if err := srv.Restart(); err != nil {
 		return err
 	}
-	if err := rig.AllOnline(swarm, b.agents); err != nil {
+	if err := rig.AllOnline(swarm, b.agents, said); err != nil {
 		return err
 	}
 	b.note(fmt.Sprintf("server, %d agents: restart until all are back", b.agents), time.Since(began).Round(time.Second).String())

@@ -1,5 +1,6 @@
-// Command swarm runs thousands of simulated agents against a server. It prints "online N"
-// whenever that number changed, once a second, until SIGINT or SIGTERM.
+// Command swarm runs thousands of simulated agents against a server. Once a second, until
+// SIGINT or SIGTERM, it prints "dialled N", the dials of that second, when there were any, and
+// "online N" when that number changed.
 package main
 
 import (
@@ -44,6 +45,9 @@ func run(cfg swarm.Config) error {
 		case <-ended:
 			return nil
 		case <-tick.C:
+		}
+		if n := len(s.Dials()); n > 0 {
+			fmt.Println("dialled", n)
 		}
 		if n := s.Online(); n != last {
 			last = n
