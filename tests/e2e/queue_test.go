@@ -57,7 +57,7 @@ func queuedCalls(t *testing.T, engine harness.Engine) {
 	token, id := d.PAT("doomed", "all", "all", false)
 	runs, expires, cancelled, revoked := newHeld(t), newHeld(t), newHeld(t), newHeld(t)
 	first := queue(t, &d.Client, d.Admin, "web-01", runs.effect, 3600)
-	second := queue(t, &d.Client, d.Admin, "web-01", expires.effect, 1)
+	second := queue(t, &d.Client, d.Admin, "web-01", expires.effect, 4)
 	third := queue(t, &d.Client, d.Admin, "web-01", cancelled.effect, 3600)
 	fourth := queue(t, &d.Client, token, "web-01", revoked.effect, 3600)
 

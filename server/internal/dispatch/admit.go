@@ -49,6 +49,9 @@ func (d *Dispatcher) admit(snap *store.Snapshot, who fleet.Principal, req Reques
 	if len(args) == 0 {
 		args = []byte("{}")
 	}
+	if err := req.fits(def); err != nil {
+		return nil, err
+	}
 	if err := def.Check(args); err != nil {
 		return nil, err
 	}
@@ -58,9 +61,6 @@ func (d *Dispatcher) admit(snap *store.Snapshot, who fleet.Principal, req Reques
 	}
 	if m := def.Since(args, offered); m != "" {
 		return nil, fleet.Errorf(protocol.CodeUnsupported, "agent %s is too old for the argument %q of %s; update the agent, or leave the argument out", agent.ID, m, def.Name)
-	}
-	if err := req.fits(def); err != nil {
-		return nil, err
 	}
 	if len(req.Key) > 128 || len(req.ToolUseID) > 256 {
 		return nil, fleet.Errorf(protocol.CodeBadArgs, "an idempotency key has at most 128 bytes")

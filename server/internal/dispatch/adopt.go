@@ -69,6 +69,7 @@ func (d *Dispatcher) adopt(c *store.OpenCall) {
 	d.own[who.ID]++
 	if f.queued() {
 		d.queued[c.Agent]++
+		d.waiting += int64(len(f.target.args))
 	}
 	d.wg.Add(1)
 	d.mu.Unlock()
@@ -104,7 +105,7 @@ func (d *Dispatcher) Purge(_ context.Context, who fleet.Principal, agent string)
 	defer d.mu.Unlock()
 	n := 0
 	for _, f := range d.open {
-		if f.target.agent.ID == id && f.queued() && f.waits() {
+		if f.target.agent.ID == id && f.queued() && f.waits() && f.ctx.Err() == nil {
 			f.cancel(errPurged)
 			n++
 		}

@@ -21,6 +21,9 @@ import (
 // give up after 60 s.
 const DefaultWait = 50 * time.Second
 
+// queuedWait is how long a caller that didn't say waits for a call that is queued.
+const queuedWait = time.Second
+
 // Config is what a Dispatcher needs.
 type Config struct {
 	Store  *store.DB
@@ -71,6 +74,7 @@ type Dispatcher struct {
 	open     map[fleet.CallID]*flight
 	own      map[string]int                  // open calls by principal
 	queued   map[fleet.AgentID]int           // queued calls by agent
+	waiting  int64                           // bytes of all queued calls' arguments
 	arrivals map[fleet.AgentID]chan struct{} // closed at the agent's next connection
 	settling map[fleet.CallID]bool           // whose evidence is being asked for
 	draining bool
@@ -111,6 +115,9 @@ func (d *Dispatcher) Call(ctx context.Context, who fleet.Principal, req Request)
 		res, err := d.elsewhere(ctx, joined.ID, req.patience())
 		res.Joined = true
 		return res, err
+	}
+	if f.queued() && req.Wait == 0 {
+		req.Wait = queuedWait
 	}
 	f.hold()
 	f.watch(req.Progress)
@@ -174,10 +181,13 @@ func (d *Dispatcher) enter(in *fleet.Intent) error {
 		return limited("principal_calls", "this credential has %d open calls, the most that may be; nothing was started; wait for some to end", maxOwn)
 	case queued && d.queued[in.Agent] >= maxQueued:
 		return limited("agent_queue", "%d calls are queued for agent %s, the most that may be; nothing was queued", maxQueued, in.Agent)
+	case queued && d.waiting+int64(len(in.Frozen)) > maxQueuedBytes:
+		return limited("queue_bytes", "the arguments of all queued calls together are as large as may be (%d MiB); nothing was queued; send large content when the agent is online", maxQueuedBytes>>20)
 	}
 	d.own[in.Principal.ID]++
 	if queued {
 		d.queued[in.Agent]++
+		d.waiting += int64(len(in.Frozen))
 	}
 	d.wg.Add(1)
 	return nil
@@ -193,6 +203,7 @@ func (d *Dispatcher) exit(in *fleet.Intent) {
 		if d.queued[in.Agent]--; d.queued[in.Agent] <= 0 {
 			delete(d.queued, in.Agent)
 		}
+		d.waiting -= int64(len(in.Frozen))
 	}
 	delete(d.open, in.CallID)
 	d.mu.Unlock()
@@ -276,97 +287,6 @@ var (
 	errPurged   = errors.New("an administrator purged the agent's queue")
 	errRevoked  = errors.New("the right to it ended: the credential or the agent was revoked, or left its scope")
 )
-
-// Result tells how a call ended, or where it stands after at most wait. Callers see their
-// own calls, administrators all; anything else is not_found.
-func (d *Dispatcher) Result(ctx context.Context, who fleet.Principal, id fleet.CallID, wait time.Duration) (Result, error) {
-	call, err := d.mine(ctx, who, id)
-	if err != nil {
-		return Result{}, err
-	}
-	if f := d.find(id); f != nil && wait > 0 {
-		return d.await(ctx, f, Request{Wait: wait})
-	} else if f != nil {
-		return f.standing(), nil
-	}
-	if call.State.Final() {
-		return d.resultOf(call, false), nil
-	}
-	return d.elsewhere(ctx, id, wait)
-}
-
-// How often a call that another replica has under way is looked at.
-const (
-	lookFirst = 20 * time.Millisecond
-	lookLast  = time.Second
-)
-
-// elsewhere waits for the end of a call that isn't under way here: another replica has it, or
-// it ended between two looks. Where it's taken over by this one it's waited for here.
-func (d *Dispatcher) elsewhere(ctx context.Context, id fleet.CallID, wait time.Duration) (Result, error) {
-	end := time.Now().Add(wait)
-	for pace := lookFirst; ; pace = min(2*pace, lookLast) {
-		call, err := d.db.Call(ctx, id)
-		if err != nil {
-			return Result{}, err
-		}
-		left := time.Until(end)
-		if call.State.Final() || left <= 0 {
-			return d.resultOf(call, false), nil
-		}
-		if f := d.find(id); f != nil {
-			return d.await(ctx, f, Request{Wait: left})
-		}
-		pause(ctx, min(pace, left))
-		if ctx.Err() != nil {
-			return d.resultOf(call, false), context.Cause(ctx)
-		}
-	}
-}
-
-// Cancel ends a call and tells how it ended; a call that has ended is left as it is.
-func (d *Dispatcher) Cancel(ctx context.Context, who fleet.Principal, id fleet.CallID) (Result, error) {
-	if _, err := d.mine(ctx, who, id); err != nil {
-		return Result{}, err
-	}
-	const wait = protocol.CancelGrace + 5*time.Second
-	f := d.find(id)
-	if f == nil { // it has ended, or another replica has it
-		if d.others == nil {
-			return d.elsewhere(ctx, id, 0)
-		}
-		d.others(id)
-		return d.elsewhere(ctx, id, wait)
-	}
-	f.cancel(errAsked)
-	return d.await(ctx, f, Request{Wait: wait})
-}
-
-// Disown tells that others have taken over the open calls of this replica, which was taken
-// for dead: what it hasn't sent yet isn't its to send any more.
-func (d *Dispatcher) Disown() { d.terms.Add(1) }
-
-// CancelHere ends a call if it's under way here: another replica's caller asks.
-func (d *Dispatcher) CancelHere(id fleet.CallID) {
-	if f := d.find(id); f != nil {
-		f.cancel(errAsked)
-	}
-}
-
-func (d *Dispatcher) mine(ctx context.Context, who fleet.Principal, id fleet.CallID) (*fleet.Call, error) {
-	missing := fleet.Errorf(protocol.CodeNotFound, "no call of that id is yours; drover audit list and GET /api/v1/calls show which there are")
-	call, err := d.db.Call(ctx, id)
-	if err != nil {
-		if fe := fleet.AsError(err); fe.Code != protocol.CodeNotFound {
-			return nil, err
-		}
-		return nil, missing
-	}
-	if call.Principal != who.ID && !who.Admin {
-		return nil, missing
-	}
-	return call, nil
-}
 
 // Enforce ends the running calls that their principal may no longer make: the credential
 // was revoked or has expired, the agent was removed, re-keyed, or relabelled out of scope.

@@ -58,7 +58,7 @@ func newFlight(t *target, in fleet.Intent) *flight {
 
 // intent is what counted the call in.
 func (f *flight) intent() *fleet.Intent {
-	return &fleet.Intent{CallID: f.id, Principal: f.who, Agent: f.target.agent.ID, QueueUntil: f.until}
+	return &fleet.Intent{CallID: f.id, Principal: f.who, Agent: f.target.agent.ID, QueueUntil: f.until, Frozen: f.target.args}
 }
 
 func (f *flight) queued() bool { return !f.until.IsZero() }

@@ -21,6 +21,9 @@ const (
 	maxOwn = 4096
 	// maxQueued is how many calls may be queued for one agent that is offline.
 	maxQueued = 256
+	// maxQueuedBytes bounds the arguments of all queued calls: they're kept in memory, and
+	// read whole at the start.
+	maxQueuedBytes = 256 << 20
 )
 
 // lanes give the calls of each agent their places. Who waits is served fairly: of the

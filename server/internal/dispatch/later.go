@@ -1,0 +1,100 @@
+package dispatch
+
+import (
+	"context"
+	"time"
+
+	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/server/internal/fleet"
+)
+
+// Result tells how a call ended, or where it stands after at most wait. Callers see their
+// own calls, administrators all; anything else is not_found.
+func (d *Dispatcher) Result(ctx context.Context, who fleet.Principal, id fleet.CallID, wait time.Duration) (Result, error) {
+	call, err := d.mine(ctx, who, id)
+	if err != nil {
+		return Result{}, err
+	}
+	if f := d.find(id); f != nil && wait > 0 {
+		return d.await(ctx, f, Request{Wait: wait})
+	} else if f != nil {
+		return f.standing(), nil
+	}
+	if call.State.Final() {
+		return d.resultOf(call, false), nil
+	}
+	return d.elsewhere(ctx, id, wait)
+}
+
+// How often a call that another replica has under way is looked at.
+const (
+	lookFirst = 20 * time.Millisecond
+	lookLast  = time.Second
+)
+
+// elsewhere waits for the end of a call that isn't under way here: another replica has it, or
+// it ended between two looks. Where it's taken over by this one it's waited for here.
+func (d *Dispatcher) elsewhere(ctx context.Context, id fleet.CallID, wait time.Duration) (Result, error) {
+	end := time.Now().Add(wait)
+	for pace := lookFirst; ; pace = min(2*pace, lookLast) {
+		call, err := d.db.Call(ctx, id)
+		if err != nil {
+			return Result{}, err
+		}
+		left := time.Until(end)
+		if call.State.Final() || left <= 0 {
+			return d.resultOf(call, false), nil
+		}
+		if f := d.find(id); f != nil {
+			return d.await(ctx, f, Request{Wait: left})
+		}
+		pause(ctx, min(pace, left))
+		if ctx.Err() != nil {
+			return d.resultOf(call, false), context.Cause(ctx)
+		}
+	}
+}
+
+// Cancel ends a call and tells how it ended; a call that has ended is left as it is.
+func (d *Dispatcher) Cancel(ctx context.Context, who fleet.Principal, id fleet.CallID) (Result, error) {
+	if _, err := d.mine(ctx, who, id); err != nil {
+		return Result{}, err
+	}
+	const wait = protocol.CancelGrace + 5*time.Second
+	f := d.find(id)
+	if f == nil { // it has ended, or another replica has it
+		if d.others == nil {
+			return d.elsewhere(ctx, id, 0)
+		}
+		d.others(id)
+		return d.elsewhere(ctx, id, wait)
+	}
+	f.cancel(errAsked)
+	return d.await(ctx, f, Request{Wait: wait})
+}
+
+// Disown tells that others have taken over the open calls of this replica, which was taken
+// for dead: what it hasn't sent yet isn't its to send any more.
+func (d *Dispatcher) Disown() { d.terms.Add(1) }
+
+// CancelHere ends a call if it's under way here: another replica's caller asks.
+func (d *Dispatcher) CancelHere(id fleet.CallID) {
+	if f := d.find(id); f != nil {
+		f.cancel(errAsked)
+	}
+}
+
+func (d *Dispatcher) mine(ctx context.Context, who fleet.Principal, id fleet.CallID) (*fleet.Call, error) {
+	missing := fleet.Errorf(protocol.CodeNotFound, "no call of that id is yours; drover audit list and GET /api/v1/calls show which there are")
+	call, err := d.db.Call(ctx, id)
+	if err != nil {
+		if fe := fleet.AsError(err); fe.Code != protocol.CodeNotFound {
+			return nil, err
+		}
+		return nil, missing
+	}
+	if call.Principal != who.ID && !who.Admin {
+		return nil, missing
+	}
+	return call, nil
+}
