@@ -28,8 +28,8 @@ import (
 	"github.com/drover-fleet/drover/tests/harness"
 )
 
-// TestSoakModel: 504 random schedules.
-func TestSoakModel(t *testing.T) { model(t, 42) }
+// TestSoakModel: 520 random schedules.
+func TestSoakModel(t *testing.T) { model(t, 26) }
 
 // TestSoakSlowLink: 50 MB each way over 1 Mbit/s and 300 ms, a small call every 5 s.
 func TestSoakSlowLink(t *testing.T) {
