@@ -4,8 +4,8 @@ import (
 	"log/slog"
 	"sync"
 
-	"github.com/drover-fleet/drover/agent/internal/capability"
 	"github.com/drover-fleet/drover/agent/internal/journal"
+	"github.com/drover-fleet/drover/agent/internal/proctree"
 )
 
 // openJournal opens the journal of calls, or makes it. A host on which that fails, with a
@@ -36,7 +36,7 @@ func endLeftovers(j *journal.Journal, log *slog.Logger) {
 	var wg sync.WaitGroup
 	for _, id := range j.Open() {
 		wg.Go(func() {
-			killed := capability.KillLeftovers(func(callID string) bool { return journal.IDOf(callID) == id })
+			killed := proctree.KillLeftovers(func(callID string) bool { return journal.IDOf(callID) == id })
 			e, _ := j.Find(id)
 			log.Warn("a call was cut short by the end of the last agent", "tool", e.Tool, "began", e.Began, "ended_processes", killed)
 			if err := j.Lose(id, len(killed)); err != nil {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/drover-fleet/drover/agent/internal/guard"
 	"github.com/drover-fleet/drover/agent/internal/jobs"
+	"github.com/drover-fleet/drover/agent/internal/proctree"
 	"github.com/drover-fleet/drover/agent/internal/run"
 	"github.com/drover-fleet/drover/agent/internal/spool"
 	"github.com/drover-fleet/drover/protocol/capability"
@@ -34,7 +35,7 @@ type Host struct {
 	locks pathLocks
 	parts parts
 	// groups is nil where commands get no cgroup of their own.
-	groups *groups
+	groups *proctree.Groups
 	spool  *spool.Spool
 
 	owners owners

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/drover-fleet/drover/agent/internal/guard"
+	"github.com/drover-fleet/drover/agent/internal/proctree"
 	"github.com/drover-fleet/drover/agent/internal/run"
 	"github.com/drover-fleet/drover/agent/internal/spool"
 	"github.com/drover-fleet/drover/protocol"
@@ -19,11 +20,6 @@ import (
 )
 
 const (
-	// termGrace is how long a process tree has between being asked to end and being killed.
-	termGrace = 2 * time.Second
-	// killWait is how long killed processes are waited for; what's left then is stuck in the
-	// kernel or belongs to another user.
-	killWait = 3 * time.Second
 	// pipeWait is how long output is awaited after the command has ended, for what's still
 	// in the pipe. A background child that holds the pipe doesn't hold the call.
 	pipeWait = 250 * time.Millisecond
@@ -33,9 +29,6 @@ const (
 	// defaultTimeout is a command's time when the caller gives none.
 	defaultTimeout = 120 * time.Second
 )
-
-// callMark is the variable that marks a call's processes in their environment.
-const callMark = "DROVER_CALL_ID="
 
 // command is what to start. Nothing in it passes through a shell on its way.
 type command struct {
@@ -52,7 +45,7 @@ type command struct {
 // findGroups decides once how commands and what they start are found when they must die.
 func (h *Host) findGroups() {
 	var err error
-	if h.groups, err = findGroups(h.Log); err != nil {
+	if h.groups, err = proctree.FindGroups(h.Log); err != nil {
 		h.Log.Info("commands get no cgroup of their own: what they start is found by parents, session and environment", "why", err)
 		return
 	}
@@ -72,7 +65,7 @@ func (h *Host) openSpool() {
 
 // Close gives back what Bind took. Calls have ended; what they left in the background lives on.
 func (h *Host) Close() {
-	h.groups.close()
+	h.groups.Close()
 	h.spool.Close()
 }
 
@@ -91,7 +84,7 @@ func (h *Host) runProcess(ctx context.Context, c *run.Call, cmd command) (capabi
 	}
 	x := &exec.Cmd{Path: cmd.path, Args: cmd.argv, Env: cmd.env, Dir: cmd.dir, Stdin: std.childIn, Stdout: std.childOut, Stderr: std.childErr}
 	began := time.Now()
-	tree, err := startTree(x, callMark+c.ID, cmd.line, h.groups)
+	tree, err := proctree.Start(x, proctree.CallMark+c.ID, cmd.line, h.groups)
 	std.started(err == nil)
 	if err != nil {
 		return out, h.notStarted(err, cmd)
@@ -109,11 +102,11 @@ func (h *Host) runProcess(ctx context.Context, c *run.Call, cmd command) (capabi
 		case <-exited: // it was faster
 		default:
 			ended = true
-			out.Left = tree.kill(exited)
+			out.Left = tree.Kill(exited)
 		}
 	}
 	out.DurationMS = time.Since(began).Milliseconds()
-	tree.release()
+	tree.Release()
 	std.finish(&out, cmd.limit)
 	if ended {
 		return out, killed(ctx, out, cmd.timeout)

@@ -5,7 +5,6 @@ package capability
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -69,11 +68,6 @@ func (h *Host) shellCommand(line string, cmd *command) {
 }
 
 func argvAllowed(string) error { return nil }
-
-// newSession gives a command a session of its own: a group to signal, and no terminal, so
-// that programs such as sudo can't ask for a password on the one that the agent was started
-// from.
-func newSession(x *exec.Cmd) { x.SysProcAttr = &syscall.SysProcAttr{Setsid: true} }
 
 // pending tells that a pipe holds bytes that nobody has read yet.
 func pending(pipe *os.File) bool {

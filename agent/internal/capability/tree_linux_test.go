@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/drover-fleet/drover/agent/internal/capability"
+	"github.com/drover-fleet/drover/agent/internal/proctree"
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/protocol/mux"
 	"github.com/drover-fleet/drover/tests/testenv"
@@ -192,7 +192,7 @@ func TestLeftoversOfADeadAgentAreKilledByCall(t *testing.T) {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}
 	}()
-	if killed := capability.KillLeftovers(func(string) bool { return false }); len(killed) != 0 {
+	if killed := proctree.KillLeftovers(func(string) bool { return false }); len(killed) != 0 {
 		t.Errorf("killed without a match: %v", killed)
 	}
 	// A job was started by a call, but lives by itself.
@@ -202,7 +202,7 @@ func TestLeftoversOfADeadAgentAreKilledByCall(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = job.Process.Kill(); _ = job.Wait() }()
-	killed := capability.KillLeftovers(func(callID string) bool { return callID == id })
+	killed := proctree.KillLeftovers(func(callID string) bool { return callID == id })
 	for _, pid := range list {
 		if alive(pid) || !slices.Contains(killed, pid) {
 			t.Errorf("%d of %v: alive %v, killed %v", pid, list, alive(pid), killed)
@@ -225,7 +225,7 @@ func TestLeftoversAreFoundByTheirCgroup(t *testing.T) {
 	if len(dead()) != 1 {
 		t.Errorf("a cgroup in which something lives is gone")
 	}
-	capability.KillLeftovers(func(callID string) bool { return callID == id })
+	proctree.KillLeftovers(func(callID string) bool { return callID == id })
 	for _, pid := range list {
 		if alive(pid) {
 			t.Errorf("%d is alive", pid)

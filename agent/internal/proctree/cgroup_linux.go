@@ -1,4 +1,4 @@
-package capability
+package proctree
 
 import (
 	"bytes"
@@ -28,10 +28,10 @@ const (
 	sweepMost  = 64
 )
 
-// groups gives each command a cgroup of its own, in which it's found whatever it does to its
+// Groups gives each command a cgroup of its own, in which it's found whatever it does to its
 // session, parents and environment. No controller is enabled, so that nothing is limited and
-// the agent may share the parent. A nil *groups gives none.
-type groups struct {
+// the agent may share the parent. A nil *Groups gives none.
+type Groups struct {
 	dir string
 	log *slog.Logger
 
@@ -40,9 +40,9 @@ type groups struct {
 	swept time.Time
 }
 
-// findGroups tries whether this process can start commands in cgroups below its own, and
+// FindGroups tries whether this process can start commands in cgroups below its own, and
 // tidies up after agents that are gone. The error says why it can't.
-func findGroups(log *slog.Logger) (*groups, error) {
+func FindGroups(log *slog.Logger) (*Groups, error) {
 	own, err := ownGroup()
 	if err != nil {
 		return nil, err
@@ -51,7 +51,7 @@ func findGroups(log *slog.Logger) (*groups, error) {
 	if !ok {
 		return nil, errors.New("/proc can't be read")
 	}
-	g := &groups{log: log, dir: filepath.Join(own, fmt.Sprintf("%s%d-%d-%s", groupPrefix, me.pid, me.start, strings.ToLower(rand.Text()[:6])))}
+	g := &Groups{log: log, dir: filepath.Join(own, fmt.Sprintf("%s%d-%d-%s", groupPrefix, me.pid, me.start, strings.ToLower(rand.Text()[:6])))}
 	for _, dir := range deadGroups(own) {
 		g.left = append(g.left, append(below(dir), dir)...)
 	}
@@ -65,7 +65,7 @@ func findGroups(log *slog.Logger) (*groups, error) {
 
 // try starts what can't be started in a cgroup: when it's the program that fails, the
 // kernel and its rules let processes begin there.
-func (g *groups) try() error {
+func (g *Groups) try() error {
 	in, err := g.make("try")
 	if err != nil {
 		return err
@@ -145,7 +145,7 @@ func below(dir string) []string {
 
 // give makes a cgroup with that name. Where it can't be had, for example because there are
 // too many, the command does without: that's no reason to refuse it.
-func (g *groups) give(name string) *group {
+func (g *Groups) give(name string) *group {
 	if g == nil {
 		return nil
 	}
@@ -158,7 +158,7 @@ func (g *groups) give(name string) *group {
 	return in
 }
 
-func (g *groups) make(name string) (*group, error) {
+func (g *Groups) make(name string) (*group, error) {
 	for _, c := range name {
 		if c != '-' && c != '_' && (c < '0' || c > '9') && (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') {
 			return nil, errors.New("the call id doesn't fit a cgroup's name")
@@ -181,7 +181,7 @@ func (g *groups) make(name string) (*group, error) {
 }
 
 // sweep removes cgroups that are empty by now, at most so often.
-func (g *groups) sweep(every time.Duration) {
+func (g *Groups) sweep(every time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if len(g.left) == 0 || time.Since(g.swept) < every {
@@ -209,8 +209,8 @@ func remove(dir string) bool {
 	return os.Remove(dir) == nil
 }
 
-// close removes what's empty. Cgroups in which something lives on stay for the next agent.
-func (g *groups) close() {
+// Close removes what's empty. Cgroups in which something lives on stay for the next agent.
+func (g *Groups) Close() {
 	if g == nil {
 		return
 	}
@@ -220,7 +220,7 @@ func (g *groups) close() {
 
 // group is one command's cgroup. A nil *group is an empty one.
 type group struct {
-	all  *groups // nil for one of a dead agent
+	all  *Groups // nil for one of a dead agent
 	dir  string
 	file *os.File // nil for one of a dead agent
 }

@@ -1,6 +1,6 @@
 //go:build linux || darwin
 
-package capability
+package proctree
 
 import (
 	"bytes"
@@ -19,12 +19,12 @@ type proc struct {
 	dead                 bool   // a zombie
 }
 
-// tree is a command and all that it started. Members are found by their cgroup where there
+// Tree is a command and all that it started. Members are found by their cgroup where there
 // are cgroups, and always by parentage, by session and group, and by the mark in their
 // environment, so that one which left the session is found too, and one that was moved to
 // another cgroup. Without cgroups, one that left the session, lost its parents before the end
 // and cleared its environment isn't.
-type tree struct {
+type Tree struct {
 	root   int
 	start  uint64
 	owns   func(env []byte) (ours, others bool)
@@ -33,13 +33,10 @@ type tree struct {
 	known  map[int]proc
 }
 
-// jobMark is the variable that marks a job's processes in their environment.
-const jobMark = "DROVER_JOB_ID="
-
-// startTree starts x in a session and, where in has one for it, a cgroup of its own. mark is
-// the variable by which members are known, callMark or jobMark with its value; x has it in its
+// Start starts x in a session and, where in has one for it, a cgroup of its own. mark is
+// the variable by which members are known, CallMark or JobMark with its value; x has it in its
 // environment.
-func startTree(x *exec.Cmd, mark, _ string, in *groups) (*tree, error) {
+func Start(x *exec.Cmd, mark, _ string, in *Groups) (*Tree, error) {
 	newSession(x)
 	g := in.give(groupName(mark))
 	fresh := *x
@@ -56,7 +53,7 @@ func startTree(x *exec.Cmd, mark, _ string, in *groups) (*tree, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &tree{root: x.Process.Pid, owns: owner(mark), known: map[int]proc{}}
+	t := &Tree{root: x.Process.Pid, owns: owner(mark), known: map[int]proc{}}
 	if g != nil {
 		t.groups = []*group{g}
 	}
@@ -68,10 +65,10 @@ func startTree(x *exec.Cmd, mark, _ string, in *groups) (*tree, error) {
 
 // groupName names the cgroup of a mark's call or job.
 func groupName(mark string) string {
-	if id, ok := strings.CutPrefix(mark, callMark); ok {
+	if id, ok := strings.CutPrefix(mark, CallMark); ok {
 		return "call-" + id
 	}
-	return "job-" + strings.TrimPrefix(mark, jobMark)
+	return "job-" + strings.TrimPrefix(mark, JobMark)
 }
 
 // KillLeftovers ends, with all that they started, the processes of calls that match, which an
@@ -79,7 +76,7 @@ func groupName(mark string) string {
 // parents. It returns the ids of those that are dead now. With none it takes milliseconds,
 // else some seconds at most.
 func KillLeftovers(match func(callID string) bool) (killed []int) {
-	t := &tree{root: -1, known: map[int]proc{}, keep: map[int]bool{}, groups: deadCalls(match), owns: func(env []byte) (ours, others bool) {
+	t := &Tree{root: -1, known: map[int]proc{}, keep: map[int]bool{}, groups: deadCalls(match), owns: func(env []byte) (ours, others bool) {
 		call, job := marksIn(env)
 		return call != "" && job == "" && match(call), job != ""
 	}}
@@ -88,7 +85,7 @@ func KillLeftovers(match func(callID string) bool) (killed []int) {
 		p, _ := look(pid)
 		pid = p.ppid
 	}
-	defer t.release()
+	defer t.Release()
 	t.sweep()
 	found := t.alive()
 	if len(found) == 0 {
@@ -96,22 +93,22 @@ func KillLeftovers(match func(callID string) bool) (killed []int) {
 	}
 	gone := make(chan struct{})
 	close(gone)
-	left := t.kill(gone)
+	left := t.Kill(gone)
 	slices.Sort(found)
 	return slices.DeleteFunc(found, func(pid int) bool { return slices.Contains(left, pid) })
 }
 
-// release ends the bookkeeping of a command that ended by itself; what it left in the
+// Release ends the bookkeeping of a command that ended by itself; what it left in the
 // background lives on.
-func (t *tree) release() {
+func (t *Tree) Release() {
 	for _, g := range t.groups {
 		g.release()
 	}
 }
 
-// kill ends the tree: it's asked to end, then killed, as is what appears meanwhile. The
+// Kill ends the tree: it's asked to end, then killed, as is what appears meanwhile. The
 // processes that are still alive after all are returned.
-func (t *tree) kill(exited <-chan struct{}) []int {
+func (t *Tree) Kill(exited <-chan struct{}) []int {
 	t.sweep()
 	t.signal(syscall.SIGTERM)
 	t.await(termGrace, false)
@@ -130,7 +127,7 @@ func (t *tree) kill(exited <-chan struct{}) []int {
 
 // await waits until no member lives, at most d. With kill, the living are killed and new
 // ones are looked for on the way.
-func (t *tree) await(d time.Duration, kill bool) []int {
+func (t *Tree) await(d time.Duration, kill bool) []int {
 	end := time.NewTimer(d)
 	defer end.Stop()
 	tick := time.NewTicker(10 * time.Millisecond)
@@ -163,7 +160,7 @@ func (t *tree) await(d time.Duration, kill bool) []int {
 }
 
 // alive lists the members that live. A cgroup's word that it isn't empty counts, too.
-func (t *tree) alive() []int {
+func (t *Tree) alive() []int {
 	var out []int
 	for pid, was := range t.known {
 		if p, ok := look(pid); ok && p.start == was.start && !p.dead {
@@ -184,7 +181,7 @@ func (t *tree) alive() []int {
 
 // signal sends to each member that lives. The process is held (by a pidfd where there is
 // one) before its start time is compared, so that a reused id isn't hit.
-func (t *tree) signal(sig syscall.Signal) {
+func (t *Tree) signal(sig syscall.Signal) {
 	for pid, was := range t.known {
 		p, err := os.FindProcess(pid)
 		if err != nil {
@@ -198,7 +195,7 @@ func (t *tree) signal(sig syscall.Signal) {
 }
 
 // sweep adds to the known members those that the system's table shows now.
-func (t *tree) sweep() {
+func (t *Tree) sweep() {
 	table := processes()
 	inside := map[int]bool{}
 	for _, g := range t.groups {
@@ -228,7 +225,7 @@ func (t *tree) sweep() {
 }
 
 // join tells that p needs no look at its parents; it's added when it's a member.
-func (t *tree) join(p proc, inside bool) bool {
+func (t *Tree) join(p proc, inside bool) bool {
 	if p.pid == os.Getpid() || p.pid <= 1 || p.start < t.start || t.keep[p.pid] {
 		return true // nothing of ours; not to be looked at again
 	}
@@ -246,7 +243,7 @@ func (t *tree) join(p proc, inside bool) bool {
 	return t.root < 0 && others
 }
 
-func (t *tree) childOfMember(p proc, table map[int]proc) bool {
+func (t *Tree) childOfMember(p proc, table map[int]proc) bool {
 	parent, ok := t.known[p.ppid]
 	return ok && table[p.ppid].start == parent.start
 }
@@ -257,20 +254,25 @@ func owner(mark string) func(env []byte) (ours, others bool) {
 	return func(env []byte) (ours, others bool) {
 		call, job := marksIn(env)
 		if job != "" {
-			return jobMark+job == mark, true
+			return JobMark+job == mark, true
 		}
-		return call != "" && callMark+call == mark, call != ""
+		return call != "" && CallMark+call == mark, call != ""
 	}
 }
 
 // marksIn finds the marks in an environment block: NAME=value strings that end with NUL.
 func marksIn(env []byte) (call, job string) {
 	for kv := range bytes.SplitSeq(env, []byte{0}) {
-		if id, ok := bytes.CutPrefix(kv, []byte(callMark)); ok {
+		if id, ok := bytes.CutPrefix(kv, []byte(CallMark)); ok {
 			call = string(id)
-		} else if id, ok := bytes.CutPrefix(kv, []byte(jobMark)); ok {
+		} else if id, ok := bytes.CutPrefix(kv, []byte(JobMark)); ok {
 			job = string(id)
 		}
 	}
 	return call, job
 }
+
+// newSession gives a command a session of its own: a group to signal, and no terminal, so
+// that programs such as sudo can't ask for a password on the one that the agent was started
+// from.
+func newSession(x *exec.Cmd) { x.SysProcAttr = &syscall.SysProcAttr{Setsid: true} }

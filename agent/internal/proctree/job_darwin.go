@@ -1,4 +1,4 @@
-package capability
+package proctree
 
 func lostGroups(string) []*group { return nil }
 

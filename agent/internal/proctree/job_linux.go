@@ -1,4 +1,4 @@
-package capability
+package proctree
 
 import (
 	"os"
@@ -13,7 +13,7 @@ func lostGroups(jobID string) []*group {
 	}
 	var out []*group
 	for _, dead := range deadGroups(own) {
-		list, _ := filepath.Glob(filepath.Join(dead, groupName(jobMark+jobID)))
+		list, _ := filepath.Glob(filepath.Join(dead, groupName(JobMark+jobID)))
 		for _, dir := range list {
 			out = append(out, &group{dir: dir})
 		}

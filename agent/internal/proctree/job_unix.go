@@ -1,6 +1,6 @@
 //go:build linux || darwin
 
-package capability
+package proctree
 
 import (
 	"os"
@@ -51,8 +51,8 @@ func (t jobTree) awaitGrace(e jobs.Ending) {
 
 // Clear implements jobs.Processes. The supervisor's session isn't trusted as a mark: its id
 // may be another's by now.
-func (JobProcesses) Clear(jobID string, pid int, start uint64) []int {
-	t := &tree{root: -1, owns: owner(jobMark + jobID), known: map[int]proc{}, keep: map[int]bool{os.Getppid(): true}, groups: lostGroups(jobID)}
+func (Jobs) Clear(jobID string, pid int, start uint64) []int {
+	t := &Tree{root: -1, owns: owner(JobMark + jobID), known: map[int]proc{}, keep: map[int]bool{os.Getppid(): true}, groups: lostGroups(jobID)}
 	defer forgetLost(t.groups)
 	if p, ok := look(pid); ok && pid > 1 && p.start == start {
 		// The first process lives, so the session is still the job's.

@@ -1,4 +1,4 @@
-package capability
+package proctree
 
 import (
 	"fmt"
@@ -13,21 +13,22 @@ import (
 // KillLeftovers has nothing to do here: calls' job objects end with their agent.
 func KillLeftovers(func(callID string) bool) (killed []int) { return nil }
 
-// tree is a job object that holds a command and all that it starts. It dies with the
+// Tree is a job object that holds a command and all that it starts. It dies with the
 // agent, unless it was released.
-type tree struct {
+type Tree struct {
 	job windows.Handle
 	pid int
 }
 
-func startTree(x *exec.Cmd, _, line string, _ *groups) (*tree, error) {
+// Start starts x in a job object of its own. line is the exact command line.
+func Start(x *exec.Cmd, _, line string, _ *Groups) (*Tree, error) {
 	x.SysProcAttr = &syscall.SysProcAttr{CmdLine: line, HideWindow: true,
 		CreationFlags: windows.CREATE_SUSPENDED | windows.CREATE_NO_WINDOW | windows.CREATE_NEW_PROCESS_GROUP}
 	job, err := windows.CreateJobObject(nil, nil)
 	if err != nil {
 		return nil, fmt.Errorf("job object: %w", err)
 	}
-	t := &tree{job: job}
+	t := &Tree{job: job}
 	if err := t.limit(windows.JOB_OBJECT_LIMIT_KILL_ON_JOB_CLOSE); err != nil {
 		_ = windows.CloseHandle(job)
 		return nil, fmt.Errorf("job object: %w", err)
@@ -47,7 +48,7 @@ func startTree(x *exec.Cmd, _, line string, _ *groups) (*tree, error) {
 	return t, nil
 }
 
-func (t *tree) limit(flags uint32) error {
+func (t *Tree) limit(flags uint32) error {
 	var info windows.JOBOBJECT_EXTENDED_LIMIT_INFORMATION
 	info.BasicLimitInformation.LimitFlags = flags
 	_, err := windows.SetInformationJobObject(t.job, windows.JobObjectExtendedLimitInformation, uintptr(unsafe.Pointer(&info)), uint32(unsafe.Sizeof(info)))
@@ -55,7 +56,7 @@ func (t *tree) limit(flags uint32) error {
 }
 
 // adopt puts the suspended process into the job and lets it run.
-func (t *tree) adopt() error {
+func (t *Tree) adopt() error {
 	const suspendResume = 0x0800
 	h, err := windows.OpenProcess(windows.PROCESS_SET_QUOTA|windows.PROCESS_TERMINATE|suspendResume, false, uint32(t.pid))
 	if err != nil {
@@ -75,15 +76,15 @@ func (t *tree) adopt() error {
 	return nil
 }
 
-// release lets what the command left in the background live on.
-func (t *tree) release() {
+// Release lets what the command left in the background live on.
+func (t *Tree) Release() {
 	_ = t.limit(0)
 	_ = windows.CloseHandle(t.job)
 }
 
-// kill ends the whole job at once: without a console there's no gentler signal that every
+// Kill ends the whole job at once: without a console there's no gentler signal that every
 // program would hear.
-func (t *tree) kill(exited <-chan struct{}) []int {
+func (t *Tree) Kill(exited <-chan struct{}) []int {
 	err := windows.TerminateJobObject(t.job, 1)
 	timer := time.NewTimer(killWait)
 	defer timer.Stop()
