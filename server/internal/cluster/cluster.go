@@ -12,9 +12,9 @@ package cluster
 import (
 	"context"
 	"crypto/ed25519"
-	"errors"
 	"fmt"
 	"log/slog"
+	"net/url"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -54,6 +54,11 @@ const (
 	pipeAlive = 5 * time.Second
 	// idleAfter is how long a pipe without calls is kept.
 	idleAfter = time.Minute
+	// stuckAfter is how long NATS may take nothing before the connection to it counts as lost.
+	stuckAfter = 5 * time.Second
+	// logEvery spaces the log's lines about refused messages: whoever can publish on NATS may
+	// send any number of them.
+	logEvery = 5 * time.Second
 )
 
 // Stats are counters for metrics, since the start.
@@ -72,21 +77,31 @@ type Bus struct {
 	nc      *nats.Conn
 	prefix  string // of subjects
 
+	life   sync.Mutex      // guards the end of ctx against new goroutines; held last
 	ctx    context.Context // ends at Close
 	cancel context.CancelFunc
 	all    sync.WaitGroup
 	wake   chan struct{} // one token: some local agent changed
+	words  chan struct{} // one token: there's news to send
 
+	// mu is held for moments only, never over a call into NATS, which may be stuck: local
+	// agents are found under it.
 	mu      sync.Mutex
 	dirty   map[fleet.AgentID]bool
 	told    map[fleet.AgentID]entry // what the others were told of this replica's agents
+	unsaid  []*news                 // told and not sent yet
+	left    bool                    // nothing is said any more
 	others  map[string]*other       // by replica
+	past    map[string]past         // replicas that were forgotten
 	where   map[fleet.AgentID]place // the newest connection of agents elsewhere
 	remotes map[place]*remote
-	pipes   map[string]*pipe // by the last word of their subject here
+	pipes   map[string]*pipe     // by the last word of their subject here
+	opens   map[string]time.Time // nonces of openings, and when they came
 	seq     int64
+	asked   time.Time // when the others were asked for everything
 
-	refused, hops atomic.Int64
+	connected, warned atomic.Int64 // connected: 1 or 0; warned: when a refusal was logged, in ns
+	refused, hops     atomic.Int64
 }
 
 // Connect joins the other replicas. It fails when NATS doesn't answer; later it's waited for.
@@ -96,30 +111,63 @@ func Connect(cfg Config) (*Bus, error) {
 		return nil, err
 	}
 	b := &Bus{
-		cfg: cfg, keys: k, replica: token(), prefix: "drover." + k.name + ".", wake: make(chan struct{}, 1),
-		dirty: map[fleet.AgentID]bool{}, told: map[fleet.AgentID]entry{}, others: map[string]*other{},
-		where: map[fleet.AgentID]place{}, remotes: map[place]*remote{}, pipes: map[string]*pipe{},
+		cfg: cfg, keys: k, replica: token(), prefix: "drover." + k.name + ".", wake: make(chan struct{}, 1), words: make(chan struct{}, 1),
+		dirty: map[fleet.AgentID]bool{}, told: map[fleet.AgentID]entry{}, others: map[string]*other{}, past: map[string]past{},
+		where: map[fleet.AgentID]place{}, remotes: map[place]*remote{}, pipes: map[string]*pipe{}, opens: map[string]time.Time{},
 	}
 	b.ctx, b.cancel = context.WithCancel(context.Background())
+	b.connected.Store(1)
 	b.nc, err = nats.Connect(cfg.URL, nats.Name("drover"), nats.MaxReconnects(-1), nats.ReconnectWait(250*time.Millisecond),
 		nats.ReconnectJitter(250*time.Millisecond, 250*time.Millisecond),
 		nats.ReconnectBufSize(-1), // what can't be sent now fails now: later it might be acted on too late
-		nats.PingInterval(5*time.Second), nats.MaxPingsOutstanding(2), nats.Timeout(5*time.Second),
+		nats.PingInterval(stuckAfter/2), nats.MaxPingsOutstanding(2), nats.FlusherTimeout(stuckAfter), nats.Timeout(5*time.Second),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
+			b.connected.Store(0)
 			b.cfg.Log.Error("the connection to NATS is lost: agents of other replicas can't be reached", "error", err)
 		}),
-		nats.ReconnectHandler(func(*nats.Conn) {
-			b.cfg.Log.Info("the connection to NATS is back")
-			b.greet()
-		}),
+		nats.ReconnectHandler(func(*nats.Conn) { b.back() }),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
 			b.cfg.Log.Warn("NATS reports a fault", "error", err)
 		}),
 	)
 	if err != nil {
-		return nil, fmt.Errorf("NATS at %s can't be reached: %w", cfg.URL, err)
+		return nil, fmt.Errorf("NATS at %s can't be reached: %w", redacted(cfg.URL), err)
 	}
+	b.do(b.speak)
 	return b, nil
+}
+
+// redacted is a URL without its password.
+func redacted(s string) string {
+	u, err := url.Parse(s)
+	if err != nil {
+		return "the given URL"
+	}
+	return u.Redacted()
+}
+
+// back goes on after the connection to NATS was lost: what the others said meanwhile was
+// missed, so everything is asked for.
+func (b *Bus) back() {
+	b.mu.Lock()
+	for _, o := range b.others {
+		o.heard = time.Now() // it couldn't be heard
+	}
+	b.mu.Unlock()
+	b.connected.Store(1)
+	b.cfg.Log.Info("the connection to NATS is back")
+	b.greet()
+}
+
+// do runs f in a goroutine that Close waits for; false when the bus has ended.
+func (b *Bus) do(f func()) bool {
+	b.life.Lock()
+	defer b.life.Unlock()
+	if b.ctx.Err() != nil {
+		return false
+	}
+	b.all.Go(f)
+	return true
 }
 
 // Start subscribes to what this replica hears: the news, openings of pipes to it, and the
@@ -156,20 +204,30 @@ func (b *Bus) Run(ctx context.Context) {
 
 // Close leaves the others, who learn of it at once. Calls over its pipes end as cut.
 func (b *Bus) Close() {
-	b.publish(&news{Kind: newsBye})
-	_ = b.nc.FlushTimeout(time.Second) // without NATS nobody hears it
-	b.cancel()
 	b.mu.Lock()
-	for _, p := range b.pipes {
-		go p.end(errors.New("cluster: this replica stops"))
-	}
+	b.say(&news{Kind: newsBye})
+	b.left = true
 	b.mu.Unlock()
+	b.life.Lock()
+	b.cancel() // with it the sessions of all pipes end
+	b.life.Unlock()
 	b.all.Wait()
+	if b.Connected() {
+		_ = b.nc.FlushTimeout(time.Second) // without NATS nobody hears it
+	}
 	b.nc.Close()
 }
 
 // Connected tells whether NATS is there.
-func (b *Bus) Connected() bool { return b.nc.IsConnected() }
+func (b *Bus) Connected() bool { return b.connected.Load() == 1 }
+
+// Why tells why agents may be offline that aren't; "" when nothing is known to be wrong.
+func (b *Bus) Why() string {
+	if b.Connected() {
+		return ""
+	}
+	return "this replica has lost NATS and with it the way to the other replicas, where the agent may be connected"
+}
 
 // Stats returns the counters.
 func (b *Bus) Stats() Stats {
@@ -188,7 +246,7 @@ func (b *Bus) Route(id fleet.AgentID, generation int64) (dispatch.Caller, bool) 
 	if here && (!there || e.Epoch >= at.epoch) {
 		return e.Session, e.Generation == generation
 	}
-	if !there || !b.nc.IsConnected() {
+	if !there || !b.Connected() {
 		return nil, false
 	}
 	if o := b.others[at.replica]; o == nil || o.agents[id].Generation != generation {
@@ -205,7 +263,7 @@ func (b *Bus) Online(id fleet.AgentID) (bool, time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	at, ok := b.where[id]
-	if !ok {
+	if !ok || !b.Connected() {
 		return false, time.Time{}
 	}
 	return true, time.UnixMicro(b.others[at.replica].agents[id].SinceUS)
@@ -213,6 +271,9 @@ func (b *Bus) Online(id fleet.AgentID) (bool, time.Time) {
 
 // refuse counts a message that isn't acted on.
 func (b *Bus) refuse(what string, err error) {
-	b.refused.Add(1)
-	b.cfg.Log.Warn("a message between replicas was refused", "what", what, "error", err)
+	n := b.refused.Add(1)
+	now, last := time.Now().UnixNano(), b.warned.Load()
+	if now-last > int64(logEvery) && b.warned.CompareAndSwap(last, now) {
+		b.cfg.Log.Warn("a message between replicas was refused", "what", what, "error", err, "refused_so_far", n)
+	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/drover-fleet/drover/protocol/capability"
 	"github.com/drover-fleet/drover/protocol/mux"
 	"github.com/drover-fleet/drover/protocol/strict"
+	"github.com/drover-fleet/drover/protocol/text"
 	"github.com/drover-fleet/drover/server/internal/presence"
 )
 
@@ -31,6 +32,15 @@ const (
 	noteUnasked    = "hop_unasked"
 )
 
+// hopError is an error that the holder had, with its words.
+type hopError struct {
+	is   error
+	text string
+}
+
+func (e *hopError) Error() string { return e.text }
+func (e *hopError) Unwrap() error { return e.is }
+
 // across turns a holder's word back into the error that it stands for.
 func across(r *protocol.Response) (*protocol.Response, error) {
 	if r.Error == nil {
@@ -38,11 +48,11 @@ func across(r *protocol.Response) (*protocol.Response, error) {
 	}
 	switch r.Error.Reason {
 	case reasonNotSent:
-		return nil, fmt.Errorf("%w: %s", protocol.ErrNotSent, r.Error.Message)
+		return nil, &hopError{protocol.ErrNotSent, r.Error.Message}
 	case reasonCut:
-		return nil, fmt.Errorf("%w: %s", protocol.ErrCut, r.Error.Message)
+		return nil, &hopError{protocol.ErrCut, r.Error.Message}
 	case reasonNoAnswer:
-		return nil, fmt.Errorf("%w: %s", protocol.ErrNoAnswer, r.Error.Message)
+		return nil, &hopError{protocol.ErrNoAnswer, r.Error.Message}
 	}
 	return r, nil
 }
@@ -57,7 +67,7 @@ func wrap(resp *protocol.Response, err error) *protocol.Response {
 		}
 		return resp
 	}
-	e := &protocol.Error{Code: protocol.CodeOutcomeUnknown, Reason: reasonCut, Message: err.Error()}
+	e := &protocol.Error{Code: protocol.CodeOutcomeUnknown, Reason: reasonCut, Message: text.Line(err.Error(), protocol.MaxLine)}
 	switch {
 	case errors.Is(err, protocol.ErrNotSent):
 		e.Code, e.Reason = protocol.CodeNotStarted, reasonNotSent
@@ -79,16 +89,20 @@ func (b *Bus) onOpen(m *nats.Msg) {
 		b.refuse("an opening", err)
 		return
 	}
-	if age := time.Since(time.UnixMicro(o.AtUS)); age > acceptFor || age < -oldNews {
+	now := time.Now()
+	if stale(now.Sub(time.UnixMicro(o.AtUS))) {
 		b.refuse("an opening", errStale)
 		return
 	}
 	b.mu.Lock()
-	ended := b.ctx.Err() != nil
-	if !ended {
-		b.all.Go(func() { b.answer(m, &o) })
-	}
+	_, again := b.opens[o.Nonce]
+	b.opens[o.Nonce] = now
 	b.mu.Unlock()
+	if again {
+		b.refuse("an opening", errReplay)
+		return
+	}
+	b.do(func() { b.answer(m, &o) })
 }
 
 func (b *Bus) answer(m *nats.Msg, o *opening) {
@@ -131,9 +145,8 @@ func (b *Bus) accept(o *opening, a *opened, e presence.Entry) error {
 	p := b.newPipe(word, &pipe{to: o.Pipe, here: a.Pipe, in: there, out: back, strict: true})
 	h := &holder{entry: e, resumed: map[string]*resumed{}}
 	s := mux.New(p, mux.Config{Handler: h, Resumer: h, MaxCalls: maxForwarded, KeepAlive: pipeAlive})
-	if !b.run(s) {
-		s.Close(0, "")
-		return errors.New("this replica stops")
+	if !b.run(s, h.end) {
+		return errStops
 	}
 	return nil
 }
@@ -143,7 +156,17 @@ type holder struct {
 	entry presence.Entry
 
 	mu      sync.Mutex
-	resumed map[string]*resumed
+	resumed map[string]*resumed // nil once the pipe has ended
+}
+
+// end ends the waiting for calls whose fate was told and whose end nobody hears any more.
+func (h *holder) end() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, r := range h.resumed {
+		r.cancel(mux.ErrDetached)
+	}
+	h.resumed = nil
 }
 
 // resumed is a question about an earlier call, from its fate to its response.
@@ -183,7 +206,10 @@ func (h *holder) Handle(ctx context.Context, req *protocol.Request, w *mux.Work)
 	call, cancel, stop := outlive(ctx)
 	defer cancel(nil)
 	defer stop()
-	x := mux.Exchange{Progress: func(p protocol.Progress) { w.Progress(p.Message) }}
+	var x mux.Exchange
+	if req.Progress {
+		x.Progress = func(p protocol.Progress) { w.Progress(p.Message) }
+	}
 	if def := capability.Find(req.Tool); def != nil && def.Stream == capability.ToHost {
 		body, size, err := w.In(call)
 		if err != nil {
@@ -240,6 +266,7 @@ func (r *resumed) heard() (mux.Fate, bool) {
 	}
 }
 
+// forget takes a question out, for whoever waits for its end.
 func (h *holder) forget(id string) *resumed {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -253,7 +280,14 @@ func (h *holder) ask(id string) *resumed {
 	defer h.mu.Unlock()
 	ctx, cancel := context.WithCancelCause(context.Background())
 	r := &resumed{fate: make(chan mux.Fate, 1), done: make(chan struct{}), cancel: cancel}
-	h.resumed[id] = r
+	if h.resumed == nil {
+		cancel(mux.ErrDetached)
+	} else {
+		if old := h.resumed[id]; old != nil {
+			old.cancel(mux.ErrDetached) // who asked has given up
+		}
+		h.resumed[id] = r
+	}
 	go func() {
 		defer close(r.done)
 		_, r.resp, r.err = h.entry.Session.Resume(ctx, id, mux.Exchange{Fated: func(f mux.Fate) { r.fate <- f }})

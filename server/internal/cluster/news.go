@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -52,8 +53,16 @@ type entry struct {
 type other struct {
 	agents map[fleet.AgentID]entry
 	parts  []entry // of an "all" that isn't whole yet
+	part   int     // how many parts of it came
 	seq    int64
 	heard  time.Time
+	missed bool // some of its news was lost: everything is asked for
+}
+
+// past is a replica that was forgotten: its old news, said again, must not bring it back.
+type past struct {
+	seq int64
+	at  time.Time
 }
 
 // place is one connection of an agent on another replica.
@@ -70,40 +79,74 @@ const (
 	oldNews = 10 * time.Second
 )
 
-func (b *Bus) publish(n *news) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.publishLocked(n)
-}
+// maxUnsaid bounds what waits for NATS. What is left out is missed by its number.
+const maxUnsaid = 4096
 
-// publishLocked sends under the lock, so that the order of numbers is that of sending.
-func (b *Bus) publishLocked(n *news) {
+// say queues news in the order of its numbers. b.mu is held.
+func (b *Bus) say(n *news) {
+	if b.left {
+		return
+	}
 	b.seq++
 	n.From, n.Seq, n.AtUS = b.replica, b.seq, time.Now().UnixMicro()
-	plain, err := json.Marshal(n)
-	if err != nil {
-		return // strings and numbers
+	if len(b.unsaid) < maxUnsaid {
+		b.unsaid = append(b.unsaid, n)
 	}
-	// Without NATS nobody hears it; whoever is back asks for everything.
-	_ = b.nc.Publish(b.prefix+"news", b.keys.seal(b.prefix+"news", plain))
+	select {
+	case b.words <- struct{}{}:
+	default:
+	}
+}
+
+// speak sends what was said, until the bus ends and all of it is out.
+func (b *Bus) speak() {
+	for {
+		over := b.ctx.Err() != nil
+		b.mu.Lock()
+		out := b.unsaid
+		b.unsaid = nil
+		b.mu.Unlock()
+		for _, n := range out {
+			plain, err := json.Marshal(n)
+			if err != nil {
+				continue // strings and numbers
+			}
+			// Without NATS nobody hears it; whoever is back asks for everything.
+			_ = b.nc.Publish(b.prefix+"news", b.keys.seal(b.prefix+"news", plain))
+		}
+		if over {
+			return
+		}
+		select {
+		case <-b.words:
+		case <-b.ctx.Done():
+		}
+	}
 }
 
 // greet asks the others for everything and tells them everything.
 func (b *Bus) greet() {
-	b.publish(&news{Kind: newsHello})
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.askAll()
 	b.tellAll()
 }
 
+// askAll asks the others for everything. b.mu is held.
+func (b *Bus) askAll() {
+	b.asked = time.Now()
+	b.say(&news{Kind: newsHello})
+}
+
+// tellAll tells the others everything. b.mu is held.
 func (b *Bus) tellAll() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
 	all := make([]entry, 0, len(b.told))
 	for _, e := range b.told {
 		all = append(all, e)
 	}
 	parts := max(1, (len(all)+perNews-1)/perNews)
 	for i := range parts {
-		b.publishLocked(&news{Kind: newsAll, Part: i + 1, Parts: parts, Agents: all[min(len(all), i*perNews):min(len(all), (i+1)*perNews)]})
+		b.say(&news{Kind: newsAll, Part: i + 1, Parts: parts, Agents: all[min(len(all), i*perNews):min(len(all), (i+1)*perNews)]})
 	}
 }
 
@@ -134,11 +177,11 @@ func (b *Bus) tell() {
 				Boot: now.Session.Boot(), Version: now.Session.Version(), SinceUS: now.Since.UnixMicro()}
 			if e != was {
 				b.told[id] = e
-				b.publishLocked(&news{Kind: newsUp, Agents: []entry{e}})
+				b.say(&news{Kind: newsUp, Agents: []entry{e}})
 			}
 		case told:
 			delete(b.told, id)
-			b.publishLocked(&news{Kind: newsDown, Agents: []entry{was}})
+			b.say(&news{Kind: newsDown, Agents: []entry{was}})
 		}
 		b.mu.Unlock()
 	}
@@ -148,20 +191,29 @@ func (b *Bus) tell() {
 func (b *Bus) beat(now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.publishLocked(&news{Kind: newsBeat, Count: len(b.told)})
-	if !b.nc.IsConnected() {
+	b.say(&news{Kind: newsBeat, Count: len(b.told)})
+	for name, p := range b.past {
+		if now.Sub(p.at) > 3*oldNews { // by then it's too old to be heard
+			delete(b.past, name)
+		}
+	}
+	for nonce, at := range b.opens {
+		if now.Sub(at) > 3*acceptFor {
+			delete(b.opens, nonce)
+		}
+	}
+	for at, r := range b.remotes {
+		if r.idle(now) {
+			b.drop(at, "idle")
+		}
+	}
+	if !b.Connected() {
 		return
 	}
 	for name, o := range b.others {
 		if now.Sub(o.heard) > lostAfter {
 			b.cfg.Log.Warn("another replica is silent; its agents count as offline", "replica", name, "agents", len(o.agents))
 			b.forget(name)
-		}
-	}
-	for at, r := range b.remotes {
-		if r.idle(now) {
-			delete(b.remotes, at)
-			go r.close("idle")
 		}
 	}
 }
@@ -173,13 +225,13 @@ func (b *Bus) forget(name string) {
 		return
 	}
 	delete(b.others, name)
+	b.past[name] = past{o.seq, time.Now()}
 	for id := range o.agents {
 		b.place(id)
 	}
-	for at, r := range b.remotes {
+	for at := range b.remotes {
 		if at.replica == name {
-			delete(b.remotes, at)
-			go r.close("its replica is gone")
+			b.drop(at, "its replica is gone")
 		}
 	}
 }
@@ -217,20 +269,30 @@ func (b *Bus) onNews(m *nats.Msg) {
 
 // hear takes another replica's news.
 func (b *Bus) hear(n *news) {
-	var came []entry
+	came, ok := b.take(n)
+	switch {
+	case !ok:
+		b.refuse("news", errReplay)
+	case n.Kind == newsCancel:
+		b.cfg.Cancel(fleet.CallID(n.Call))
+	}
+	b.newer(came)
+}
+
+// take notes what news says and returns the connections that are new; false when it's old.
+func (b *Bus) take(n *news) (came []entry, ok bool) {
 	b.mu.Lock()
+	defer b.mu.Unlock()
 	o := b.others[n.From]
-	fresh := o == nil
-	if fresh {
-		o = &other{agents: map[fleet.AgentID]entry{}}
-		b.others[n.From] = o
+	if o == nil {
+		o = &other{agents: map[fleet.AgentID]entry{}, seq: b.past[n.From].seq, missed: true}
 	}
 	if n.Seq <= o.seq {
-		b.mu.Unlock()
-		b.refuse("news", errReplay)
-		return
+		return nil, false
 	}
+	o.missed = o.missed || n.Seq != o.seq+1
 	o.seq, o.heard = n.Seq, time.Now()
+	b.others[n.From] = o
 	switch n.Kind {
 	case newsUp:
 		came = b.put(n.From, o, n.Agents)
@@ -243,20 +305,20 @@ func (b *Bus) hear(n *news) {
 		}
 	case newsAll:
 		came = b.putAll(n, o)
-	case newsBye:
-		b.forget(n.From)
-	}
-	missed := n.Kind == newsBeat && n.Count != len(o.agents) || fresh && n.Kind != newsAll && n.Kind != newsHello && n.Kind != newsBye
-	b.mu.Unlock()
-	switch {
-	case n.Kind == newsHello:
+	case newsHello:
 		b.tellAll()
-	case n.Kind == newsCancel:
-		b.cfg.Cancel(fleet.CallID(n.Call))
-	case missed:
-		b.publish(&news{Kind: newsHello})
+	case newsBeat:
+		o.missed = o.missed || n.Count != len(o.agents)
+	case newsBye:
+		o.seq = math.MaxInt64 // it says nothing any more
+		b.forget(n.From)
+		return nil, true
 	}
-	b.newer(came)
+	// Everything follows a hello by itself.
+	if o.missed && n.Kind != newsHello && n.Kind != newsAll && time.Since(b.asked) > beatEvery/2 {
+		b.askAll()
+	}
+	return came, true
 }
 
 // put notes agents of another replica and returns them. b.mu is held.
@@ -270,18 +332,23 @@ func (b *Bus) put(from string, o *other, agents []entry) []entry {
 	return agents
 }
 
+// putAll takes one part of all agents of another replica; with the last one they replace
+// what was known. It returns those that are new. b.mu is held.
 func (b *Bus) putAll(n *news, o *other) []entry {
 	if n.Part == 1 {
-		o.parts = nil
+		o.parts, o.part = nil, 0
 	}
-	o.parts = append(o.parts, n.Agents...)
+	if n.Part != o.part+1 {
+		return nil // one was lost: everything is asked for
+	}
+	o.parts, o.part = append(o.parts, n.Agents...), n.Part
 	if n.Part != n.Parts {
 		return nil
 	}
 	old := o.agents
 	o.agents = map[fleet.AgentID]entry{}
 	came := b.put(n.From, o, o.parts)
-	o.parts = nil
+	o.parts, o.part, o.missed = nil, 0, false
 	for id := range old {
 		b.place(id)
 	}
@@ -301,7 +368,9 @@ func (b *Bus) newer(agents []entry) {
 
 // CancelElsewhere asks whichever replica has the call under way to end it.
 func (b *Bus) CancelElsewhere(id fleet.CallID) {
-	b.publish(&news{Kind: newsCancel, Call: string(id)})
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.say(&news{Kind: newsCancel, Call: string(id)})
 }
 
 // lastWord is the last part of a subject.

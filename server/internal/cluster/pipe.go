@@ -15,9 +15,8 @@ import (
 const (
 	// acceptFor is how old a message with a request may be when it's read: a replica that was
 	// stopped and comes back starts nothing that was asked of it before.
+	// It's also how far ahead another replica's clock may be.
 	acceptFor = 2 * time.Second
-	// carryFor is the same for a file's bytes, which start nothing.
-	carryFor = 10 * time.Second
 	// waiting bounds the messages that were received and not read yet; credit keeps a healthy
 	// peer far below it.
 	waiting = 4096
@@ -34,7 +33,7 @@ const (
 )
 
 var (
-	errStale = errors.New("cluster: a message between replicas came too late to be acted on")
+	errStale = errors.New("cluster: a message between replicas came too late to be acted on, or the clocks of the replicas differ")
 	errFull  = errors.New("cluster: messages between replicas come faster than they're read")
 )
 
@@ -47,7 +46,8 @@ type pipe struct {
 	now      func() time.Time
 
 	writing sync.Mutex // Close may write beside the one writer
-	out, in *sequence  // in: the reader's alone
+	out     *sequence
+	in      *sequence // used by receive alone
 
 	come  chan []byte
 	ended chan struct{}
@@ -58,10 +58,21 @@ type pipe struct {
 	refused func(error)
 }
 
-// receive takes a message from NATS. It never blocks.
+// receive takes a message from NATS, which calls it for one at a time. It never blocks. What
+// isn't the peer's next message is counted and passed over: anyone may publish here. Only a
+// gap before one that is the peer's ends the pipe.
 func (p *pipe) receive(data []byte) {
+	plain, err := p.in.unseal(p.here, data)
+	switch {
+	case errors.Is(err, errForged), errors.Is(err, errReplay):
+		p.refused(err)
+		return
+	case err != nil || len(plain) < head:
+		p.end(errGap)
+		return
+	}
 	select {
-	case p.come <- data:
+	case p.come <- plain:
 	default:
 		p.end(errFull)
 	}
@@ -77,35 +88,23 @@ func (p *pipe) end(why error) {
 
 // Read implements mux.Pipe.
 func (p *pipe) Read(ctx context.Context) (isBinary bool, msg []byte, err error) {
-	for {
-		select {
-		case <-p.ended:
-			return false, nil, p.why
-		case <-ctx.Done():
-			return false, nil, context.Cause(ctx)
-		case data := <-p.come:
-			plain, err := p.in.unseal(p.here, data)
-			switch {
-			case errors.Is(err, errForged), errors.Is(err, errReplay):
-				p.refused(err)
-			case err != nil || len(plain) < head:
-				p.end(errGap)
-				return false, nil, errGap
-			default:
-				return p.open(plain)
-			}
-		}
+	select {
+	case <-p.ended:
+		return false, nil, p.why
+	case <-ctx.Done():
+		return false, nil, context.Cause(ctx)
+	case plain := <-p.come:
+		return p.open(plain)
 	}
 }
 
+// open looks at a message when it's about to be acted on: it may have waited here, too.
 func (p *pipe) open(plain []byte) (isBinary bool, msg []byte, err error) {
 	kind, content := plain[0], plain[head:]
 	sent := time.UnixMicro(int64(binary.BigEndian.Uint64(plain[1:])))
-	limit := acceptFor
-	if kind == kindBinary {
-		limit = carryFor
-	}
-	if age := p.now().Sub(sent); p.strict && kind != kindClose && age > limit {
+	// A large request comes in binary messages, so these count as well.
+	if p.strict && kind != kindClose && stale(p.now().Sub(sent)) {
+		p.refused(errStale)
 		p.end(errStale)
 		return false, nil, errStale
 	}
@@ -124,6 +123,9 @@ func (p *pipe) open(plain []byte) (isBinary bool, msg []byte, err error) {
 		return false, nil, errGap
 	}
 }
+
+// stale tells that a message of this age must start nothing.
+func stale(age time.Duration) bool { return age > acceptFor || age < -acceptFor }
 
 // Write implements mux.Pipe.
 func (p *pipe) Write(_ context.Context, isBinary bool, msg []byte) error {

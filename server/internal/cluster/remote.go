@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -37,53 +38,88 @@ type opened struct {
 	Refused string `json:"refused,omitempty"`
 }
 
-// remote is the way to one connection of an agent on another replica: a dispatch.Caller. Its
-// pipe is opened by the first call and closed when it's idle.
+// remote is the way to one connection of an agent on another replica: a dispatch.Caller.
+// Route returns the same one until it failed to ask for an earlier call: whoever waits to ask
+// again sees by another one that it's worth while.
 type remote struct {
+	*line
+	failed atomic.Int64 // when it did, in ns; 0: it didn't
+}
+
+// askAgain is the least time between two tries to ask for an earlier call.
+const askAgain = time.Second
+
+// line is what remotes to one place share: the pipe, opened by the first call and closed when
+// it's idle.
+type line struct {
 	bus *Bus
 	at  place
 
 	mu      sync.Mutex
-	opening sync.Mutex // one at a time
 	session *mux.Session
+	dialing *dialing // under way; nil: none is
 	used    time.Time
+	dropped bool // nobody finds it any more
+}
+
+// dialing is one try to open a pipe, which all wait for that want it.
+type dialing struct {
+	done    chan struct{}
+	session *mux.Session
+	err     error
 }
 
 // remote finds or makes the way to a place. b.mu is held.
 func (b *Bus) remote(at place) *remote {
 	r := b.remotes[at]
 	if r == nil {
-		r = &remote{bus: b, at: at, used: time.Now()}
+		r = &remote{line: &line{bus: b, at: at}}
+		b.remotes[at] = r
+	} else if f := r.failed.Load(); f != 0 && time.Since(time.Unix(0, f)) > askAgain {
+		r = &remote{line: r.line}
 		b.remotes[at] = r
 	}
+	r.touch()
 	return r
 }
 
-func (r *remote) entry() entry {
-	r.bus.mu.Lock()
-	defer r.bus.mu.Unlock()
-	o := r.bus.others[r.at.replica]
-	if o == nil || o.agents[r.at.agent].Epoch != r.at.epoch {
+// drop ends the way to a place. b.mu is held.
+func (b *Bus) drop(at place, why string) {
+	r := b.remotes[at]
+	delete(b.remotes, at)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.dropped = true
+	if r.session != nil {
+		r.session.Close(protocol.CloseGoingAway, why)
+	}
+}
+
+func (l *line) entry() entry {
+	l.bus.mu.Lock()
+	defer l.bus.mu.Unlock()
+	o := l.bus.others[l.at.replica]
+	if o == nil || o.agents[l.at.agent].Epoch != l.at.epoch {
 		return entry{}
 	}
-	return o.agents[r.at.agent]
+	return o.agents[l.at.agent]
 }
 
 // Boot implements dispatch.Caller.
-func (r *remote) Boot() string { return r.entry().Boot }
+func (l *line) Boot() string { return l.entry().Boot }
 
 // Version implements dispatch.Caller.
-func (r *remote) Version() int { return r.entry().Version }
+func (l *line) Version() int { return l.entry().Version }
 
 // Call implements dispatch.Caller.
-func (r *remote) Call(ctx context.Context, req *protocol.Request, x mux.Exchange) (*protocol.Response, error) {
-	s, err := r.get(ctx)
+func (l *line) Call(ctx context.Context, req *protocol.Request, x mux.Exchange) (*protocol.Response, error) {
+	s, err := l.get(ctx)
 	if err != nil {
 		return nil, err
 	}
-	r.bus.hops.Add(1)
+	l.bus.hops.Add(1)
 	resp, err := s.Call(ctx, req, x)
-	r.touch()
+	l.touch()
 	if err != nil {
 		return nil, err
 	}
@@ -92,62 +128,100 @@ func (r *remote) Call(ctx context.Context, req *protocol.Request, x mux.Exchange
 
 // Resume implements dispatch.Caller.
 func (r *remote) Resume(ctx context.Context, id string, x mux.Exchange) (mux.Fate, *protocol.Response, error) {
-	s, err := r.get(ctx)
-	if err != nil {
-		return mux.Fate{}, nil, err
-	}
-	fate, resp, err := s.Resume(ctx, id, x)
-	r.touch()
-	if err == nil && resp != nil {
-		resp, err = across(resp)
-	}
-	if fate.Note == noteUnasked {
-		return mux.Fate{}, nil, fmt.Errorf("%w: the agent was not asked", protocol.ErrNotSent)
+	fate, resp, err := r.resume(ctx, id, x)
+	if errors.Is(err, protocol.ErrNotSent) || errors.Is(err, protocol.ErrCut) {
+		r.failed.Store(time.Now().UnixNano())
 	}
 	return fate, resp, err
 }
 
-func (r *remote) touch() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.used = time.Now()
-}
-
-func (r *remote) idle(now time.Time) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return now.Sub(r.used) > idleAfter && (r.session == nil || r.session.Open() == 0)
-}
-
-func (r *remote) close(why string) {
-	r.mu.Lock()
-	s := r.session
-	r.mu.Unlock()
-	if s != nil {
-		s.Close(protocol.CloseGoingAway, why)
+func (l *line) resume(ctx context.Context, id string, x mux.Exchange) (mux.Fate, *protocol.Response, error) {
+	s, err := l.get(ctx)
+	if err != nil {
+		return mux.Fate{}, nil, err
 	}
+	fate, resp, err := s.Resume(ctx, id, x)
+	l.touch()
+	if fate.Note == noteUnasked {
+		return mux.Fate{}, nil, fmt.Errorf("%w: the agent was not asked", protocol.ErrNotSent)
+	}
+	if err == nil && resp != nil {
+		resp, err = across(resp)
+	}
+	return fate, resp, err
+}
+
+func (l *line) touch() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.used = time.Now()
+}
+
+func (l *line) idle(now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return now.Sub(l.used) > idleAfter && l.dialing == nil && (l.session == nil || l.session.Open() == 0)
 }
 
 // get returns the living session, or opens one. Its errors have protocol.ErrNotSent.
-func (r *remote) get(ctx context.Context) (*mux.Session, error) {
-	r.opening.Lock()
-	defer r.opening.Unlock()
-	r.mu.Lock()
-	s := r.session
-	r.used = time.Now()
-	r.mu.Unlock()
-	if s != nil && s.Alive() {
-		return s, nil
-	}
-	s, err := r.bus.dial(ctx, r.at)
+func (l *line) get(ctx context.Context) (*mux.Session, error) {
+	d, err := l.dial()
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", protocol.ErrNotSent, err)
 	}
-	r.mu.Lock()
-	r.session = s
-	r.mu.Unlock()
-	return s, nil
+	select {
+	case <-d.done:
+	case <-ctx.Done():
+		return nil, fmt.Errorf("%w: %w", protocol.ErrNotSent, context.Cause(ctx))
+	}
+	if d.err != nil {
+		return nil, fmt.Errorf("%w: %w", protocol.ErrNotSent, d.err)
+	}
+	return d.session, nil
 }
+
+var errMoved = errors.New("the connection that it was meant for is gone")
+
+// dial finds the session, or a try to open one, or begins that.
+func (l *line) dial() (*dialing, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.used = time.Now()
+	switch {
+	case l.dropped:
+		return nil, errMoved
+	case l.session != nil && l.session.Alive():
+		d := &dialing{done: make(chan struct{}), session: l.session}
+		close(d.done)
+		return d, nil
+	case l.dialing != nil:
+		return l.dialing, nil
+	}
+	d := &dialing{done: make(chan struct{})}
+	if !l.bus.do(func() { l.dialed(d) }) {
+		return nil, errStops
+	}
+	l.dialing = d
+	return d, nil
+}
+
+func (l *line) dialed(d *dialing) {
+	defer close(d.done)
+	d.session, d.err = l.bus.dial(l.bus.ctx, l.at)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.dialing = nil
+	switch {
+	case d.err != nil:
+	case l.dropped:
+		d.session.Close(protocol.CloseGoingAway, "not wanted any more")
+	default:
+		l.session = d.session
+	}
+}
+
+// errStops: nothing is begun any more.
+var errStops = errors.New("this replica stops")
 
 // dial opens a pipe to a place and runs its session.
 func (b *Bus) dial(ctx context.Context, at place) (*mux.Session, error) {
@@ -163,12 +237,15 @@ func (b *Bus) dial(ctx context.Context, at place) (*mux.Session, error) {
 	}
 	p := b.newPipe(word, &pipe{to: answer.Pipe, here: here, out: there, in: back})
 	s := mux.New(p, mux.Config{KeepAlive: pipeAlive})
-	if !b.run(s) {
-		s.Close(0, "")
-		return nil, errors.New("this replica stops")
+	if !b.run(s, func() {}) {
+		return nil, errStops
 	}
 	return s, nil
 }
+
+// noneFor is how long an answer is waited for after NATS said that nobody is there: anyone
+// could have said so.
+const noneFor = 250 * time.Millisecond
 
 // ask asks a replica for a pipe, or whether an agent is alive.
 func (b *Bus) ask(ctx context.Context, at place, o *opening) (*opened, error) {
@@ -179,30 +256,53 @@ func (b *Bus) ask(ctx context.Context, at place, o *opening) (*opened, error) {
 	if err != nil {
 		return nil, err
 	}
-	subject := b.prefix + "open." + at.replica
-	m, err := b.nc.RequestWithContext(ctx, subject, b.keys.seal(subject, plain))
+	inbox, err := b.nc.SubscribeSync(b.nc.NewInbox())
 	if err != nil {
-		if errors.Is(err, nats.ErrNoResponders) {
+		return nil, err
+	}
+	defer func() { _ = inbox.Unsubscribe() }() // fails only without NATS
+	subject := b.prefix + "open." + at.replica
+	if err := b.nc.PublishRequest(subject, inbox.Subject, b.keys.seal(subject, plain)); err != nil {
+		return nil, err
+	}
+	nobody := false
+	for {
+		m, err := inbox.NextMsgWithContext(ctx)
+		switch {
+		case errors.Is(err, nats.ErrNoResponders) && !nobody:
+			nobody = true
+			var stop context.CancelFunc
+			ctx, stop = context.WithTimeout(ctx, noneFor)
+			defer stop()
+			continue
+		case err != nil && nobody:
 			b.mu.Lock()
 			b.forget(at.replica)
 			b.mu.Unlock()
+			fallthrough
+		case err != nil:
+			return nil, fmt.Errorf("the replica that holds %s doesn't answer: %w", at.agent, err)
 		}
-		return nil, fmt.Errorf("the replica that holds %s doesn't answer: %w", at.agent, err)
+		if a := b.answered(o.Nonce, m.Data); a != nil && a.Refused != "" {
+			return nil, errors.New(text.Line(a.Refused, 200))
+		} else if a != nil {
+			return a, nil
+		}
 	}
-	plain, err = b.keys.unseal(o.Nonce, m.Data)
-	if err != nil {
-		b.refuse("an answer", err)
-		return nil, err
-	}
+}
+
+// answered opens the answer to an opening; nil when it's none.
+func (b *Bus) answered(nonce string, data []byte) *opened {
+	plain, err := b.keys.unseal(nonce, data)
 	var a opened
-	if err := strict.Unmarshal(plain, &a, strict.Limits{MaxBytes: 4096, MaxDepth: 4}); err != nil || a.Nonce != o.Nonce {
+	if err == nil {
+		err = strict.Unmarshal(plain, &a, strict.Limits{MaxBytes: 4096, MaxDepth: 4})
+	}
+	if err != nil || a.Nonce != nonce {
 		b.refuse("an answer", errForged)
-		return nil, errForged
+		return nil
 	}
-	if a.Refused != "" {
-		return nil, errors.New(text.Line(a.Refused, 200))
-	}
-	return &a, nil
+	return &a
 }
 
 // newPipe completes and registers a pipe.
@@ -220,15 +320,16 @@ func (b *Bus) newPipe(word string, p *pipe) *pipe {
 	return p
 }
 
-// run runs a session until it or the bus ends; false when the bus has ended.
-func (b *Bus) run(s *mux.Session) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.ctx.Err() != nil {
-		return false
+// run runs a session until it or the bus ends, and then ended; false when the bus has ended.
+func (b *Bus) run(s *mux.Session, ended func()) bool {
+	ok := b.do(func() {
+		_ = s.Run(b.ctx) // its end is its calls' to tell
+		ended()
+	})
+	if !ok {
+		s.Close(0, "")
 	}
-	b.all.Go(func() { _ = s.Run(b.ctx) }) // its end is its calls' to tell
-	return true
+	return ok
 }
 
 func (b *Bus) onPipe(m *nats.Msg) {
@@ -246,7 +347,7 @@ func (b *Bus) onPipe(m *nats.Msg) {
 func (b *Bus) Alive(ctx context.Context, id fleet.AgentID, generation int64, instance string) bool {
 	b.mu.Lock()
 	at, ok := b.where[id]
-	if ok {
+	if ok = ok && b.Connected(); ok {
 		e := b.others[at.replica].agents[id]
 		ok = e.Generation == generation && e.Instance != instance
 	}

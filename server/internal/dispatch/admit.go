@@ -137,6 +137,11 @@ func (d *Dispatcher) offline(snap *store.Snapshot, a *fleet.Agent) error {
 	if quarantined, notice := standing(snap, a.ID); quarantined+notice != "" {
 		since += "; " + quarantined + notice
 	}
+	if d.offlineWhy != nil {
+		if why := d.offlineWhy(); why != "" {
+			since += "; " + why
+		}
+	}
 	return fleet.Errorf(protocol.CodeOffline, "agent %s is offline (%s); nothing was sent; list_agents shows who is online", a.ID, since)
 }
 

@@ -41,6 +41,9 @@ type Config struct {
 	// Fenced tells that this replica may have been taken for dead, and its calls be taken over:
 	// then it sends nothing. nil: never.
 	Fenced func() bool
+	// OfflineWhy tells why agents may seem offline that aren't; "" when nothing is wrong. nil:
+	// never.
+	OfflineWhy func() string
 	// ResumeWait is the longest that a call whose connection was cut waits for its agent; zero:
 	// as long as the call may run, and resumeGrace beyond.
 	ResumeWait time.Duration
@@ -58,6 +61,7 @@ type Dispatcher struct {
 	principal  func(id string) (fleet.Principal, bool)
 	others     func(fleet.CallID) // nil without other replicas
 	fenced     func() bool
+	offlineWhy func() string
 	resumeWait time.Duration
 	obs        *obs.Metrics
 	log        *slog.Logger
@@ -85,7 +89,7 @@ type Dispatcher struct {
 func New(c Config) *Dispatcher {
 	d := &Dispatcher{
 		db: c.Store, router: c.Router, online: c.Online, alive: c.Alive, principal: c.Principal,
-		others: c.CancelElsewhere, fenced: c.Fenced, resumeWait: c.ResumeWait,
+		others: c.CancelElsewhere, fenced: c.Fenced, offlineWhy: c.OfflineWhy, resumeWait: c.ResumeWait,
 		obs: c.Metrics, log: c.Log, defs: map[string]*capability.Definition{}, open: map[fleet.CallID]*flight{},
 		own: map[string]int{}, queued: map[fleet.AgentID]int{}, arrivals: map[fleet.AgentID]chan struct{}{},
 		settling: map[fleet.CallID]bool{}, closing: make(chan struct{}), gone: make(chan struct{}),
