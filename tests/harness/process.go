@@ -230,6 +230,16 @@ func (d *Deployment) Beside() *Deployment {
 	return r
 }
 
+// BesideWith is Beside with its own way to the same database and with flags of its own.
+func (d *Deployment) BesideWith(databaseURL string, flags ...string) *Deployment {
+	d.T.Helper()
+	r := &Deployment{Client: Client{T: d.T, Admin: d.Admin}, Programs: d.Programs, opts: d.opts}
+	r.opts.Flags = flags
+	r.Store = []string{"--data", d.T.TempDir(), "--database-url", databaseURL, "--server-key", filepath.Join(d.Store[1], "server.key")}
+	r.Serve("127.0.0.1:0")
+	return r
+}
+
 // NATS is where the tests' NATS listens: DROVER_TEST_NATS, or its usual loopback port. The
 // test is skipped where none answers.
 func NATS(t testing.TB) (url string) {

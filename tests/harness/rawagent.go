@@ -2,6 +2,7 @@ package harness
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/ed25519"
 	"crypto/rand"
@@ -26,6 +27,8 @@ type RawAgent struct {
 	Server     ed25519.PublicKey
 	Facts      protocol.Facts
 	Epoch      int64
+	// Instance names its process; when empty each Connect is another one's.
+	Instance string
 
 	fleet *Client
 	conn  *wsconn.Conn
@@ -86,6 +89,13 @@ func (f *Client) Enrol(token string, key ed25519.PrivateKey, hostname string) (r
 	return reply, json.Unmarshal(b, &reply)
 }
 
+// At is the same agent, not connected, that connects to another replica.
+func (a *RawAgent) At(f *Client) *RawAgent {
+	other := *a
+	other.fleet, other.conn, other.tcp = f, nil, nil
+	return &other
+}
+
 // Connect opens the tunnel and offers every capability.
 func (a *RawAgent) Connect() error {
 	var caps []protocol.Capability
@@ -96,7 +106,7 @@ func (a *RawAgent) Connect() error {
 	_, _ = rand.Read(nonce)
 	hello, err := protocol.Encode(&protocol.Hello{
 		Type: protocol.TypeHello, AgentID: a.ID, Versions: protocol.Supported(), Generation: a.Generation,
-		Instance: rand.Text(), LastEpoch: a.Epoch, Nonce: protocol.B64(nonce), Facts: a.Facts, Capabilities: caps,
+		Instance: cmp.Or(a.Instance, rand.Text()), LastEpoch: a.Epoch, Nonce: protocol.B64(nonce), Facts: a.Facts, Capabilities: caps,
 	})
 	if err != nil {
 		return err
@@ -179,8 +189,8 @@ func (a *RawAgent) Flood(size uint64) (written uint64, err error) {
 	return written, nil
 }
 
-// Next reads messages until one is of this type and decodes it; control frames of other
-// types are passed over.
+// Next reads messages until one is of this type ("" for any) and decodes it; control frames
+// of other types are passed over.
 func (a *RawAgent) Next(t protocol.Type) (any, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
@@ -192,7 +202,7 @@ func (a *RawAgent) Next(t protocol.Type) (any, error) {
 		if isBinary {
 			continue
 		}
-		if got, err := protocol.PeekType(msg); err != nil || got != t {
+		if got, err := protocol.PeekType(msg); err != nil || t != "" && got != t {
 			continue
 		}
 		return protocol.Decode(msg)

@@ -123,6 +123,9 @@ func Connect(cfg Config) (*Bus, error) {
 		nats.PingInterval(stuckAfter/2), nats.MaxPingsOutstanding(2), nats.FlusherTimeout(stuckAfter), nats.Timeout(5*time.Second),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			b.connected.Store(0)
+			if b.ctx.Err() != nil {
+				return // this end closed it
+			}
 			b.cfg.Log.Error("the connection to NATS is lost: agents of other replicas can't be reached", "error", err)
 		}),
 		nats.ReconnectHandler(func(*nats.Conn) { b.back() }),

@@ -1,0 +1,198 @@
+package e2e
+
+import (
+	"fmt"
+	"net/url"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/tests/fault"
+	"github.com/drover-fleet/drover/tests/harness"
+)
+
+// sharedDoors are what stands between one replica and what it shares with the others.
+type sharedDoors struct{ nats, postgres *fault.Proxy }
+
+// replicasBehindDoors starts two servers on one database and one NATS; the second reaches
+// both through doors.
+func replicasBehindDoors(t *testing.T) (a, b *harness.Deployment, d sharedDoors) {
+	t.Helper()
+	nats, db := harness.NATS(t), harness.PostgresSchema(t)
+	a = harness.Launch(t, harness.Build(t, ""), harness.LaunchOptions{DatabaseURL: db, Flags: []string{"--nats-url", nats}})
+	u, err := url.Parse(db)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.postgres, d.nats = fault.NewProxy(t, u.Host), fault.NewProxy(t, strings.TrimPrefix(nats, "nats://"))
+	u.Host = d.postgres.Addr()
+	b = a.BesideWith(u.String(), "--nats-url", "nats://"+d.nats.Addr())
+	return a, b, d
+}
+
+func away(p *fault.Proxy, yes bool) {
+	p.Refuse(yes)
+	if yes {
+		p.Cut()
+	}
+}
+
+// TestNATSGone: the agents of a replica that lost NATS go on there, those of others are
+// offline with the reason, calls under way across are found again, and all is well by itself
+// when it's back.
+func TestNATSGone(t *testing.T) {
+	a, b, d := replicasBehindDoors(t)
+	a.Host("web-01")
+	b.Host("db-01")
+	a.WaitState("db-01", "online")
+	b.WaitState("web-01", "online")
+	h := newHeld(t)
+	id := begin(t, &b.Client, "web-01", h.args())
+	h.begun(t)
+	away(d.nats, true)
+	b.WaitState("web-01", "offline")
+	if _, res := b.REST(b.Admin).Call("db-01", "shell_exec", map[string]any{"command": "true"}); res.State != "succeeded" {
+		t.Errorf("the replica's own agent: %s %+v", res.State, res.Error)
+	}
+	if _, res := b.REST(b.Admin).Call("web-01", "shell_exec", map[string]any{"command": "true"}); res.Error == nil || res.Error.Code != "offline" || !strings.Contains(res.Error.Message, "NATS") {
+		t.Errorf("another replica's agent: %s %+v", res.State, res.Error)
+	}
+	if _, res := a.REST(a.Admin).Call("web-01", "shell_exec", map[string]any{"command": "true"}); res.State != "succeeded" {
+		t.Errorf("on the other replica: %s %+v", res.State, res.Error)
+	}
+	a.WaitState("db-01", "offline")
+	away(d.nats, false)
+	a.WaitState("db-01", "online")
+	b.WaitState("web-01", "online")
+	h.release(t)
+	h.ended(t, await(t, &b.Client, id))
+	if _, res := a.REST(a.Admin).Call("db-01", "shell_exec", map[string]any{"command": "true"}); res.State != "succeeded" {
+		t.Errorf("once it's back: %s %+v", res.State, res.Error)
+	}
+}
+
+// TestPostgresGoneForOneReplica: it starts nothing, what runs ends, the other one takes its
+// calls over and each has one outcome.
+func TestPostgresGoneForOneReplica(t *testing.T) {
+	a, b, d := replicasBehindDoors(t)
+	a.Host("web-01")
+	b.WaitState("web-01", "online")
+	short, long, never := newHeld(t), newHeld(t), newHeld(t)
+	first := begin(t, &b.Client, "web-01", short.args())
+	second := begin(t, &b.Client, "web-01", long.args())
+	short.begun(t)
+	long.begun(t)
+	away(d.postgres, true)
+	if _, res := b.REST(b.Admin).Call("web-01", "shell_exec", map[string]any{"command": "echo line >> " + never.effect}); res.Error == nil || res.Error.Code != "unavailable" {
+		t.Errorf("without its database: %s %+v", res.State, res.Error)
+	}
+	short.release(t)
+	short.ended(t, await(t, &a.Client, first)) // taken over, or recorded
+	away(d.postgres, false)
+	long.release(t)
+	long.ended(t, await(t, &b.Client, second))
+	harness.Eventually(t, 30*time.Second, "calls once it's back", func() bool {
+		_, res := b.REST(b.Admin).Call("web-01", "shell_exec", map[string]any{"command": "true"})
+		return res.State == "succeeded"
+	})
+	if n := never.lines(); n != 0 {
+		t.Errorf("a call that could not be recorded ran %d times", n)
+	}
+}
+
+// TestAReplicaStopsInOrder: its calls belong to the others at once, who bring them to their
+// ends, and its callers find them there.
+func TestAReplicaStopsInOrder(t *testing.T) {
+	a, b := replicas(t)
+	b.Host("web-01")
+	a.WaitState("web-01", "online")
+	h := newHeld(t)
+	id := begin(t, &a.Client, "web-01", h.args())
+	h.begun(t)
+	a.Server.Stop()
+	h.release(t)
+	h.ended(t, await(t, &b.Client, id))
+}
+
+// TestACopyOnAnotherReplica: of a copied state folder the copy isn't let in beside the
+// original, also when that is connected to another replica.
+func TestACopyOnAnotherReplica(t *testing.T) {
+	a, b := replicas(t)
+	state := filepath.Join(t.TempDir(), "state")
+	hostOn(t, a, state, a.Run("enroll", "create", "--agent-id", "web-01"))
+	b.WaitState("web-01", "online")
+	duplicate := state + "-copy"
+	if out, err := exec.CommandContext(t.Context(), "cp", "-a", state, duplicate).CombinedOutput(); err != nil {
+		t.Fatalf("%v %s", err, out)
+	}
+	intruder := hostOn(t, b, duplicate, "")
+	harness.Eventually(t, 30*time.Second, "the copy is refused", func() bool {
+		return strings.Contains(string(intruder.Log()), "refuses this agent (duplicate)")
+	})
+	for _, d := range []*harness.Deployment{a, b} {
+		if _, res := d.REST(d.Admin).Call("web-01", "shell_exec", map[string]any{"command": "echo $PPID"}); res.State != "succeeded" {
+			t.Errorf("the original: %s %+v", res.State, res.Error)
+		}
+	}
+}
+
+// TestTwoTunnelsOnTwoReplicas: an agent moves to and fro a hundred times; its old connection
+// closes late. It's callable through both replicas throughout.
+func TestTwoTunnelsOnTwoReplicas(t *testing.T) {
+	a, b := replicas(t)
+	both := []*harness.Deployment{a, b}
+	raw := a.RawAgent("web-01")
+	raw.Instance = "one-process"
+	if err := raw.Connect(); err != nil {
+		t.Fatal(err)
+	}
+	go serve(raw)
+	b.WaitState("web-01", "online")
+	again := 0
+	for i := range 100 {
+		next := raw.At(&both[(i+1)%2].Client)
+		if err := next.Connect(); err != nil {
+			t.Fatalf("move %d: %v", i, err)
+		}
+		go serve(next)
+		for range 2 {
+			for _, d := range both {
+				_, res := d.REST(d.Admin).Call("web-01", "shell_exec", map[string]any{"command": "true"})
+				if res.State == "not_started" { // it met the end of the old connection, and says so
+					again++
+					_, res = d.REST(d.Admin).Call("web-01", "shell_exec", map[string]any{"command": "true"})
+				}
+				if res.State != "succeeded" {
+					t.Fatalf("move %d: %s %+v", i, res.State, res.Error)
+				}
+			}
+			raw.Close() // late, and a second time
+		}
+		raw = next
+	}
+	raw.Close()
+	t.Logf("%d calls met the end of an old connection", again)
+}
+
+// serve answers every request, and has seen nothing that it didn't answer.
+func serve(r *harness.RawAgent) {
+	for {
+		frame, err := r.Next("")
+		switch f := frame.(type) {
+		case *protocol.Request:
+			err = r.Answer(f.ID, okProcess)
+		case *protocol.Ping:
+			err = r.Send(fmt.Sprintf(`{"type":"pong","n":%d}`, f.N))
+		case *protocol.Resume:
+			for _, id := range f.IDs {
+				err = r.Send(fmt.Sprintf(`{"type":"resume","boot":"raw","states":[{"id":%q,"state":"unseen"}]}`, id))
+			}
+		}
+		if err != nil {
+			return
+		}
+	}
+}
