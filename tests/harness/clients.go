@@ -175,6 +175,7 @@ type Record struct {
 	// Body holds what tests look at of the row itself.
 	Body struct {
 		Code  string `json:"code"`
+		State string `json:"state"` // of an outcome
 		Count int    `json:"count"`
 	} `json:"body"`
 }
@@ -231,19 +232,24 @@ func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 // MCP connects the SDK's own client in this era.
 func (f *Client) MCP(token string, era Era, o *mcp.ClientOptions) *mcp.ClientSession {
 	f.T.Helper()
-	client := mcp.NewClient(&mcp.Implementation{Name: "harness", Version: "1"}, o)
-	transport := &mcp.StreamableClientTransport{
-		Endpoint:   f.URL + "/mcp",
-		HTTPClient: &http.Client{Transport: bearer{token, &http.Transport{MaxIdleConnsPerHost: 64}}},
-	}
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	session, err := client.Connect(ctx, transport, &mcp.ClientSessionOptions{ProtocolVersion: string(era)})
+	session, err := f.DialMCP(ctx, token, era, o)
 	if err != nil {
 		f.T.Fatalf("MCP %s: %v", era, err)
 	}
 	f.T.Cleanup(func() { _ = session.Close() })
 	return session
+}
+
+// DialMCP is MCP for where failing is no surprise. The caller closes the session.
+func (f *Client) DialMCP(ctx context.Context, token string, era Era, o *mcp.ClientOptions) (*mcp.ClientSession, error) {
+	client := mcp.NewClient(&mcp.Implementation{Name: "harness", Version: "1"}, o)
+	transport := &mcp.StreamableClientTransport{
+		Endpoint:   f.URL + "/mcp",
+		HTTPClient: &http.Client{Transport: bearer{token, &http.Transport{MaxIdleConnsPerHost: 64}}},
+	}
+	return client.Connect(ctx, transport, &mcp.ClientSessionOptions{ProtocolVersion: string(era)})
 }
 
 // PostMCP posts a body to /mcp as it is, with the headers of this era.

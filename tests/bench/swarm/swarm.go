@@ -37,8 +37,14 @@ type Config struct {
 	Agents int
 	// Prefix begins every agent's id, which ends in its number; "sim" when empty.
 	Prefix string
-	// Handler answers calls; Answer when nil.
-	Handler mux.Handler
+	// Host makes what answers an agent's calls; Answer, which knows of no earlier call, when nil.
+	Host func(id string) Host
+}
+
+// Host executes the calls of one agent and tells of earlier ones.
+type Host interface {
+	mux.Handler
+	mux.Resumer
 }
 
 // Swarm is a number of enrolled agents.
@@ -59,15 +65,14 @@ type agent struct {
 	key      ed25519.PrivateKey
 	server   ed25519.PublicKey
 	epoch    int64
+	handler  mux.Handler
+	resumer  mux.Resumer // or nil
 }
 
 // Enrol makes the agents: a token from the API and a key for each.
 func Enrol(ctx context.Context, cfg Config) (*Swarm, error) {
 	if cfg.Prefix == "" {
 		cfg.Prefix = "sim"
-	}
-	if cfg.Handler == nil {
-		cfg.Handler = Answer{}
 	}
 	s := &Swarm{
 		cfg: cfg, agents: make([]*agent, cfg.Agents),
@@ -125,7 +130,12 @@ func (s *Swarm) enrol(ctx context.Context, id string) (*agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &agent{id: id, instance: rand.Text(), gen: reply.Generation, key: key, server: server}, nil
+	a := &agent{id: id, instance: rand.Text(), gen: reply.Generation, key: key, server: server, handler: Answer{}}
+	if s.cfg.Host != nil {
+		host := s.cfg.Host(id)
+		a.handler, a.resumer = host, host
+	}
+	return a, nil
 }
 
 func (s *Swarm) post(ctx context.Context, path, token string, in, out any) error {
@@ -248,7 +258,7 @@ func (s *Swarm) connect(ctx context.Context, a *agent, notify func(any)) (*mux.S
 	}
 	conn.Established()
 	a.epoch = w.Epoch
-	session := mux.New(conn, mux.Config{Handler: s.cfg.Handler, Version: w.Version, Notify: notify, KeepAlive: time.Duration(w.KeepAliveMS) * time.Millisecond})
+	session := mux.New(conn, mux.Config{Handler: a.handler, Resumer: a.resumer, Version: w.Version, Notify: notify, KeepAlive: time.Duration(w.KeepAliveMS) * time.Millisecond})
 	if session.Send(ctx, &protocol.Epoch{Type: protocol.TypeEpoch, Epoch: w.Epoch}) != nil ||
 		w.Version >= 2 && session.Send(ctx, &protocol.Resume{Type: protocol.TypeResume, Boot: a.instance}) != nil {
 		session.Close(0, "")
