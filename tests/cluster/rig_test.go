@@ -83,7 +83,7 @@ func (r *rig) balance(t *testing.T, nginx string) (address string) {
 		servers += "server " + r.at(i) + " " + server + "\n"
 	}
 	dir := t.TempDir()
-	conf := fmt.Sprintf("pid %[1]s/pid;\nerror_log %[1]s/error.log;\nworker_processes 1;\nworker_rlimit_nofile 20000;\nevents { worker_connections 10000; }\nhttp {\naccess_log off;\n"+
+	conf := fmt.Sprintf("pid %[1]s/pid;\nerror_log %[1]s/error.log;\nworker_processes 1;\nworker_rlimit_nofile 20000;\nevents { worker_connections 16000; }\nhttp {\naccess_log off;\n"+
 		"client_body_temp_path %[1]s/b;\nproxy_temp_path %[1]s/p;\nfastcgi_temp_path %[1]s/f;\nuwsgi_temp_path %[1]s/u;\nscgi_temp_path %[1]s/s;\n"+
 		"map $http_upgrade $drover_connection { default upgrade; '' ''; }\n%[2]s\nserver { listen %[3]s;\nclient_max_body_size 0;\n%[4]s}\n}\n",
 		dir, before+servers+"    keepalive"+upTo(rest, "\nlocation"), address, "location"+after(rest, "\nlocation"))

@@ -4,5 +4,8 @@ package cluster
 
 import "time"
 
-// stormFor is how long the storm goes on.
-const stormFor = 10 * time.Minute
+// stormFor is how long the storm goes on; many is how many agents two replicas have.
+const (
+	stormFor = 10 * time.Minute
+	many     = 6000
+)

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -19,9 +20,10 @@ type Server struct {
 	URL   string
 	Token string
 
-	rig  *Rig
-	name string
-	args []string
+	rig   *Rig
+	name  string
+	args  []string // of every command
+	flags []string // of drover serve alone
 }
 
 // Serve starts a server with its own data folder; databaseURL "" means SQLite.
@@ -30,16 +32,51 @@ func (r *Rig) Serve(name, databaseURL string) (*Server, error) {
 	if databaseURL != "" {
 		s.args = append(s.args, "--database-url", databaseURL)
 	}
+	return s, s.first()
+}
+
+// Replica starts a server that shares a Postgres and a NATS with others; first is one of them,
+// nil for the first itself.
+func (r *Rig) Replica(name, databaseURL, natsURL string, first *Server) (*Server, error) {
+	s := &Server{rig: r, name: name, args: []string{"--data", filepath.Join(r.Dir, name), "--database-url", databaseURL}, flags: []string{"--nats-url", natsURL}}
+	if first == nil {
+		return s, s.first()
+	}
+	s.args = append(s.args, "--server-key", filepath.Join(r.Dir, first.name, "server.key"))
+	s.Token = first.Token
 	if err := s.start("127.0.0.1:0"); err != nil {
 		return nil, err
 	}
+	return s, s.known()
+}
+
+// known waits until the server takes the token that another process made.
+func (s *Server) known() error {
+	var err error
+	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		var v any
+		if err = s.get("/api/v1/whoami", &v); err == nil {
+			return nil
+		}
+	}
+	return err
+}
+
+// first starts a server and makes an administrator's PAT.
+func (s *Server) first() error {
+	if err := s.start("127.0.0.1:0"); err != nil {
+		return err
+	}
 	var err error
 	s.Token, err = s.Drover("pat", "create", "--name", "bench", "--agents", "all", "--tools", "all", "--admin")
-	return s, err
+	if err != nil {
+		return err
+	}
+	return s.known()
 }
 
 func (s *Server) start(listen string) (err error) {
-	s.Proc, err = s.rig.Start(s.name, "drover", append([]string{"serve", "--listen", listen, "--log-format", "json"}, s.args...)...)
+	s.Proc, err = s.rig.Start(s.name, "drover", append([]string{"serve", "--listen", listen, "--log-format", "json"}, slices.Concat(s.args, s.flags)...)...)
 	if err != nil {
 		return err
 	}
@@ -134,9 +171,12 @@ func (r *Rig) Bare() (p *Proc, url string, err error) {
 	return p, url, err
 }
 
-// Swarm starts n simulated agents and waits until all are connected.
-func (s *Server) Swarm(n int) (*Proc, error) {
-	p, err := s.rig.start(s.name+"-swarm", "swarm", []string{"SWARM_PAT=" + s.Token}, "--url", s.URL, "--agents", strconv.Itoa(n))
+// Swarm starts n simulated agents, sim-00000 and so on, and waits until all are connected.
+func (s *Server) Swarm(n int) (*Proc, error) { return s.SwarmOf("sim", n) }
+
+// SwarmOf is Swarm with another beginning of the ids.
+func (s *Server) SwarmOf(prefix string, n int) (*Proc, error) {
+	p, err := s.rig.start(s.name+"-swarm", "swarm", []string{"SWARM_PAT=" + s.Token}, "--url", s.URL, "--agents", strconv.Itoa(n), "--prefix", prefix)
 	if err != nil {
 		return nil, err
 	}

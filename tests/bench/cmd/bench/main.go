@@ -35,7 +35,7 @@ type options struct {
 
 func main() {
 	var o options
-	flag.StringVar(&o.only, "only", "calls,shell,memory,swarm,sizes", "what to measure")
+	flag.StringVar(&o.only, "only", "calls,shell,memory,swarm,replicas,sizes", "what to measure")
 	flag.StringVar(&o.bin, "bin", "", "an absolute folder of programs to measure (drover, drover-agent, bare, swarm); built for the run when empty")
 	flag.StringVar(&o.write, "write", "", "also write the table into this page (docs/benchmarks.md)")
 	flag.StringVar(&o.gogc, "gogc", "400", "GOGC of all servers and of the client while calls are timed")
@@ -80,7 +80,7 @@ func run(ctx context.Context, o options) (err error) {
 	for _, part := range []struct {
 		name string
 		do   func(context.Context) error
-	}{{"calls", b.calls}, {"shell", b.shell}, {"memory", b.memory}, {"swarm", b.comesBack}, {"sizes", b.sizes}} {
+	}{{"calls", b.calls}, {"shell", b.shell}, {"memory", b.memory}, {"swarm", b.comesBack}, {"replicas", b.replicas}, {"sizes", b.sizes}} {
 		if !strings.Contains(o.only, part.name) {
 			continue
 		}

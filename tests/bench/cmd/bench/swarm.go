@@ -61,9 +61,14 @@ func (b *bench) callAll(ctx context.Context, srv *rig.Server) error {
 
 // restCall makes a small call to the agent of the number that pick gives.
 func restCall(srv *rig.Server, pick func() int) func(context.Context) error {
+	return statCall(srv, func() string { return fmt.Sprintf("sim-%05d", pick()) })
+}
+
+// statCall makes a small call to the agent that pick names.
+func statCall(srv *rig.Server, pick func() string) func(context.Context) error {
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: workers}}
 	return func(ctx context.Context) error {
-		body := fmt.Sprintf(`{"agent_id":"sim-%05d","tool":"fs_stat","args":{"path":"/"}}`, pick())
+		body := fmt.Sprintf(`{"agent_id":%q,"tool":"fs_stat","args":{"path":"/"}}`, pick())
 		req, err := http.NewRequestWithContext(ctx, http.MethodPost, srv.URL+"/api/v1/calls", bytes.NewReader([]byte(body)))
 		if err != nil {
 			return err

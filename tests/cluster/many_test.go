@@ -1,0 +1,75 @@
+//go:build linux
+
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/drover-fleet/drover/tests/bench/swarm"
+	"github.com/drover-fleet/drover/tests/harness"
+)
+
+// TestAReplicaOfManyIsKilled: two replicas have many idle agents, half of them each; one is
+// killed, and all agents are on the other within two minutes.
+func TestAReplicaOfManyIsKilled(t *testing.T) {
+	r := newRig(t, 2)
+	t.Logf("empty: %s and %s", memory(t, r.replicas[0]), memory(t, r.replicas[1]))
+	sims, err := swarm.Enrol(t.Context(), swarm.Config{URL: r.URL, Token: r.Admin, Agents: many})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { sims.Run(ctx) })
+	defer func() { stop(); running.Wait() }()
+	harness.Eventually(t, 3*time.Minute, "all agents", func() bool { return sims.Online() == many })
+	last := r.replicas[1]
+	held := onlineOn(t, last)
+	if held < many/3 || held > many*2/3 {
+		t.Errorf("one replica has %d of %d agents: the balancer doesn't balance", held, many)
+	}
+	t.Logf("with %d and %d agents: %s and %s", many-held, held, memory(t, r.replicas[0]), memory(t, last))
+
+	began := time.Now()
+	r.replicas[0].Server.Kill()
+	harness.Eventually(t, 2*time.Minute, "all agents on the other replica", func() bool { return onlineOn(t, last) == many })
+	t.Logf("all %d are on the other after %s: %s", many, time.Since(began).Round(100*time.Millisecond), memory(t, last))
+	for _, id := range []string{"sim-00000", fmt.Sprintf("sim-%05d", many/2), fmt.Sprintf("sim-%05d", many-1)} {
+		if _, res := last.REST(last.Admin).Call(id, "fs_stat", map[string]any{"path": "/"}); res.State != "succeeded" {
+			t.Errorf("%s: %s %+v", id, res.State, res.Error)
+		}
+	}
+}
+
+// onlineOn is how many tunnels end at a replica.
+func onlineOn(t *testing.T, d *harness.Deployment) int {
+	t.Helper()
+	_, page := d.REST("").Do("GET", "/metrics", "")
+	_, rest, _ := bytes.Cut(page, []byte("\ndrover_agents_online "))
+	var n float64
+	if err := json.Unmarshal(bytes.SplitN(rest, []byte("\n"), 2)[0], &n); err != nil {
+		t.Fatalf("drover_agents_online: %v", err)
+	}
+	return int(n)
+}
+
+// memory is what a replica's process has resident.
+func memory(t *testing.T, d *harness.Deployment) string {
+	t.Helper()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", d.Server.Cmd.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var size, resident int
+	if _, err := fmt.Sscan(string(b), &size, &resident); err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf("%d MiB", resident*os.Getpagesize()>>20)
+}
