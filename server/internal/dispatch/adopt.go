@@ -53,6 +53,10 @@ func (d *Dispatcher) adopt(c *store.OpenCall) {
 	way := d.deliver
 	if c.State != fleet.Queued {
 		f.sent, f.marked = true, true
+		if f.queued() && d.defs[c.Tool] != nil { // its row has the time until which it might have waited
+			_, limit := timeouts(f.target.def, c.Args)
+			f.deadline = time.Now().Add(limit + 5*time.Second)
+		}
 		f.become(fleet.Dispatched)
 		way = d.resume
 	}
@@ -69,6 +73,7 @@ func (d *Dispatcher) adopt(c *store.OpenCall) {
 	d.own[who.ID]++
 	if f.queued() {
 		d.queued[c.Agent]++
+		d.owners[queueOwner{c.Agent, who.ID}]++
 		d.waiting += int64(len(f.target.args))
 	}
 	d.wg.Add(1)

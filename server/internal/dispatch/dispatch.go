@@ -78,6 +78,7 @@ type Dispatcher struct {
 	open     map[fleet.CallID]*flight
 	own      map[string]int                  // open calls by principal
 	queued   map[fleet.AgentID]int           // queued calls by agent
+	owners   map[queueOwner]int              // and by principal
 	waiting  int64                           // bytes of all queued calls' arguments
 	arrivals map[fleet.AgentID]chan struct{} // closed at the agent's next connection
 	settling map[fleet.CallID]bool           // whose evidence is being asked for
@@ -91,7 +92,7 @@ func New(c Config) *Dispatcher {
 		db: c.Store, router: c.Router, online: c.Online, alive: c.Alive, principal: c.Principal,
 		others: c.CancelElsewhere, fenced: c.Fenced, offlineWhy: c.OfflineWhy, resumeWait: c.ResumeWait,
 		obs: c.Metrics, log: c.Log, defs: map[string]*capability.Definition{}, open: map[fleet.CallID]*flight{},
-		own: map[string]int{}, queued: map[fleet.AgentID]int{}, arrivals: map[fleet.AgentID]chan struct{}{},
+		own: map[string]int{}, queued: map[fleet.AgentID]int{}, owners: map[queueOwner]int{}, arrivals: map[fleet.AgentID]chan struct{}{},
 		settling: map[fleet.CallID]bool{}, closing: make(chan struct{}), gone: make(chan struct{}),
 	}
 	for _, def := range capability.All() {
@@ -173,6 +174,14 @@ func (d *Dispatcher) begin(ctx context.Context, who fleet.Principal, req Request
 	return f, nil, nil
 }
 
+// queueOwner is a principal with calls queued for one agent.
+type queueOwner struct {
+	agent fleet.AgentID
+	who   string
+}
+
+func ownerOf(in *fleet.Intent) queueOwner { return queueOwner{in.Agent, in.Principal.ID} }
+
 // enter counts a call in, unless the server is draining or a limit is reached.
 func (d *Dispatcher) enter(in *fleet.Intent) error {
 	d.mu.Lock()
@@ -185,12 +194,15 @@ func (d *Dispatcher) enter(in *fleet.Intent) error {
 		return limited("principal_calls", "this credential has %d open calls, the most that may be; nothing was started; wait for some to end", maxOwn)
 	case queued && d.queued[in.Agent] >= maxQueued:
 		return limited("agent_queue", "%d calls are queued for agent %s, the most that may be; nothing was queued", maxQueued, in.Agent)
+	case queued && d.owners[ownerOf(in)] >= ownQueued:
+		return limited("principal_queue", "this credential has %d calls queued for agent %s, the most that may be; nothing was queued", ownQueued, in.Agent)
 	case queued && d.waiting+int64(len(in.Frozen)) > maxQueuedBytes:
 		return limited("queue_bytes", "the arguments of all queued calls together are as large as may be (%d MiB); nothing was queued; send large content when the agent is online", maxQueuedBytes>>20)
 	}
 	d.own[in.Principal.ID]++
 	if queued {
 		d.queued[in.Agent]++
+		d.owners[ownerOf(in)]++
 		d.waiting += int64(len(in.Frozen))
 	}
 	d.wg.Add(1)
@@ -206,6 +218,9 @@ func (d *Dispatcher) exit(in *fleet.Intent) {
 	if !in.QueueUntil.IsZero() {
 		if d.queued[in.Agent]--; d.queued[in.Agent] <= 0 {
 			delete(d.queued, in.Agent)
+		}
+		if d.owners[ownerOf(in)]--; d.owners[ownerOf(in)] <= 0 {
+			delete(d.owners, ownerOf(in))
 		}
 		d.waiting -= int64(len(in.Frozen))
 	}

@@ -15,12 +15,16 @@ const (
 	perAgent = 60
 	// perShare is how many of them one principal may hold: somebody else always gets through.
 	perShare = 48
-	// maxWaiting is how many calls wait for a place on one agent.
+	// maxWaiting is how many calls wait for a place on one agent, and ownWaiting how many of
+	// them one principal may have.
 	maxWaiting = 2048
+	ownWaiting = 1536
 	// maxOwn is how many open calls one principal may have on all agents, queued ones included.
 	maxOwn = 4096
-	// maxQueued is how many calls may be queued for one agent that is offline.
+	// maxQueued is how many calls may be queued for one agent that is offline, and ownQueued
+	// how many of them one principal may have.
 	maxQueued = 256
+	ownQueued = 128
 	// maxQueuedBytes bounds the arguments of all queued calls: they're kept in memory, and
 	// read whole at the start.
 	maxQueuedBytes = 256 << 20
@@ -78,6 +82,9 @@ func (l *lanes) join(agent fleet.AgentID, who string) (*waiter, error) {
 	if len(n.waiting) >= maxWaiting {
 		return nil, limited("agent_calls", "%d calls wait for agent %s already, the most that may; nothing was sent; try again when some have ended", maxWaiting, agent)
 	}
+	if n.waits(who) >= ownWaiting {
+		return nil, limited("principal_waiting", "%d calls of this credential wait for agent %s already, the most that may; nothing was sent; try again when some have ended", ownWaiting, agent)
+	}
 	w := &waiter{who: who, ready: make(chan struct{})}
 	n.waiting = append(n.waiting, w)
 	n.serve()
@@ -101,6 +108,17 @@ func (l *lanes) leave(agent fleet.AgentID, w *waiter) {
 	if n.taken == 0 && len(n.waiting) == 0 {
 		delete(l.agents, agent)
 	}
+}
+
+// waits counts the calls of one principal that wait.
+func (n *lane) waits(who string) int {
+	count := 0
+	for _, w := range n.waiting {
+		if w.who == who {
+			count++
+		}
+	}
+	return count
 }
 
 func (n *lane) remove(w *waiter) {

@@ -112,7 +112,7 @@ func TestLanesAreBounded(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var l lanes
 		refused := make(chan error, 4096)
-		for range perShare + maxWaiting + 10 {
+		for range perShare + ownWaiting + 10 {
 			go func() {
 				if _, err := l.enter(ctx, nil, "web-01", "pat:a"); err != nil {
 					refused <- err
@@ -124,8 +124,18 @@ func TestLanesAreBounded(t *testing.T) {
 			t.Fatalf("%d were refused, not the 10 beyond the limit", len(refused))
 		}
 		var fe *fleet.Error
-		if err := <-refused; !errors.As(err, &fe) || fe.Code != protocol.CodeRateLimited || fe.Reason != "agent_calls" {
+		if err := <-refused; !errors.As(err, &fe) || fe.Code != protocol.CodeRateLimited || fe.Reason != "principal_waiting" {
 			t.Errorf("refused with %v", err)
+		}
+		// Another principal still may.
+		go func() {
+			if _, err := l.enter(ctx, nil, "web-01", "pat:b"); err != nil {
+				refused <- err
+			}
+		}()
+		synctest.Wait()
+		if n := len(refused); n != 9 {
+			t.Errorf("another principal's call was turned away: %v", n)
 		}
 		cancel()
 		synctest.Wait()
