@@ -22,6 +22,12 @@ func (r *rig) record(t *testing.T) map[string]kept {
 	t.Helper()
 	var calls map[string]kept
 	var open []string
+	defer func() {
+		for _, id := range open[:min(len(open), 10)] { // the wait below has failed
+			_, body := r.REST(r.Admin).Do("GET", "/api/v1/calls/"+id, "")
+			t.Logf("without an outcome: %s", body)
+		}
+	}()
 	harness.Eventually(t, 3*time.Minute, "an outcome of every call", func() bool {
 		calls, open = map[string]kept{}, nil
 		for _, row := range r.AllRecords() {
