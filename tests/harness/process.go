@@ -114,7 +114,7 @@ func Start(t testing.TB, env []string, program string, args ...string) *Process 
 	t.Cleanup(func() {
 		<-gone
 		if t.Failed() {
-			t.Logf("%s wrote:\n%s", filepath.Base(program), Tail(p.Log(), 8<<20))
+			t.Logf("%s wrote:\n%s", filepath.Base(program), Tail(p.Log(), 8<<10))
 		}
 		_ = log.Close()
 	})
