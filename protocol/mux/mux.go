@@ -78,7 +78,7 @@ type Exchange struct {
 	Sink io.Writer
 }
 
-// ErrDetached, as the cause of a call's context, ends the wait for it and nothing else: no
+// ErrDetached as the cause of a call's context ends the wait for it and nothing else: no
 // cancel is sent, and the work goes on. The error is protocol.ErrCut, or ErrNotSent for a
 // request that wasn't written.
 var ErrDetached = errors.New("nobody waits for it here any more")

@@ -386,7 +386,7 @@ func TestResumeAgainAtTheMomentOfTheAnswer(t *testing.T) {
 }
 
 // asked is a server's session whose one question the test answers by hand.
-func asked(t *testing.T, answers func(peer raw)) (fate mux.Fate, resp *protocol.Response, err error, s *running) {
+func asked(t *testing.T, answers func(peer raw)) (fate mux.Fate, resp *protocol.Response, s *running, err error) {
 	t.Helper()
 	a, b := newPipe(16)
 	s = run(a, mux.Config{})
@@ -398,7 +398,7 @@ func asked(t *testing.T, answers func(peer raw)) (fate mux.Fate, resp *protocol.
 		answers(peer)
 	}()
 	fate, resp, err = s.Resume(context.Background(), "x", mux.Exchange{Progress: func(p protocol.Progress) { t.Errorf("progress %q", p.Message) }})
-	return fate, resp, err, s
+	return fate, resp, s, err
 }
 
 func answer(boot string, states ...protocol.ResumeState) *protocol.Resume {
@@ -436,7 +436,7 @@ func TestWhatAnAgentMustNotSayOfACall(t *testing.T) {
 		}, "lost", false, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			fate, resp, err, s := asked(t, c.answers)
+			fate, resp, s, err := asked(t, c.answers)
 			if err != nil || fate.State != c.state || fate.Boot != "b" || (resp != nil) != c.resp || resp != nil && string(resp.Result) != `"a result"` {
 				t.Errorf("%+v %+v %v", fate, resp, err)
 			}
@@ -459,7 +459,7 @@ func TestWhatAnAgentMustNotSayOfACall(t *testing.T) {
 		"the second one":  answer("b", protocol.ResumeState{ID: "x", State: "unseen"}, protocol.ResumeState{ID: "y", State: "?"}),
 	} {
 		t.Run(name, func(t *testing.T) {
-			fate, resp, err, s := asked(t, func(p raw) { p.frame(f) })
+			fate, resp, s, err := asked(t, func(p raw) { p.frame(f) })
 			var v *mux.Violation
 			if !errors.Is(err, protocol.ErrCut) || resp != nil || fate.State != "" || !errors.As(s.wait(t), &v) || s.Boot() != "" {
 				t.Errorf("%+v %+v %v, boot %q", fate, resp, err, s.Boot())

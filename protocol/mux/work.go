@@ -74,7 +74,9 @@ func (w *work) see(id string) {
 	if w.seen == nil {
 		w.seen = map[string]bool{}
 	}
-	w.seen[id] = w.seen[id]
+	if _, known := w.seen[id]; !known {
+		w.seen[id] = false
+	}
 }
 
 func (w *work) end(id string) {

@@ -1,3 +1,5 @@
+//go:build soak
+
 // Package cluster runs several replicas behind a balancer, as docs/deploy.md describes, and
 // takes them away one after the other while clients go on.
 package cluster

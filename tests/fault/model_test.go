@@ -226,7 +226,6 @@ type hosted struct {
 type called struct {
 	nonce, host, key, body string
 	slow                   bool
-	id                     chan string // the call's id, when the command says it
 
 	mu  sync.Mutex
 	res *harness.CallResult // nil: no answer yet

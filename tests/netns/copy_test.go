@@ -44,7 +44,7 @@ func TestCopyBesideTheFirst(t *testing.T) {
 
 	first.Stop()
 	f.WaitState("web-01", "offline")
-	first = a.run(t, "")
+	a.run(t, "")
 	f.WaitState("web-01", "online")
 	if got := hostnames(f, "web-01", 20); got["host-a"] != 20 {
 		t.Errorf("after a restart the calls were served by %v", got)

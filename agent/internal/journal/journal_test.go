@@ -103,7 +103,7 @@ func TestTheNameTellsTheHostsBoot(t *testing.T) {
 		t.Errorf("%+v", e)
 	}
 	real := openAt(t, journal.Options{Dir: t.TempDir()})
-	if real.Boot() == j.Boot() || len(real.Boot()) > 128 || journal.Memory().Boot() == journal.Memory().Boot() {
+	if real.Boot() == j.Boot() || len(real.Boot()) > 128 {
 		t.Error("two journals have one name")
 	}
 }

@@ -134,8 +134,9 @@ func (r *receiving) find() error {
 		return localError(err)
 	}
 	for _, e := range list {
-		version, ok := strings.CutPrefix(e.Name(), r.partPattern())
-		if version, ok = strings.CutSuffix(version, partEnd); !ok || !e.Type().IsRegular() || !versionForm(version) {
+		name, begins := strings.CutPrefix(e.Name(), r.partPattern())
+		version, ends := strings.CutSuffix(name, partEnd)
+		if !begins || !ends || !e.Type().IsRegular() || !versionForm(version) {
 			continue
 		}
 		f, err := os.OpenFile(filepath.Join(filepath.Dir(r.local), e.Name()), os.O_RDWR, 0)
