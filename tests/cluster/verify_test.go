@@ -55,18 +55,9 @@ func (r *rig) record(t *testing.T) map[string]kept {
 	return calls
 }
 
-// verify is settled for a load that went well enough to prove something.
-func (l *load) verify(allowed ...string) {
-	l.t.Helper()
-	l.settled(allowed...)
-	if l.progress.Load() == 0 || l.files.Load() == 0 || len(l.succeeded())*2 < len(l.answers) {
-		l.t.Error("too little went well for this to prove much")
-	}
-}
-
-// settled holds what clients were told and what ran on hosts against the record. allowed are
+// verify holds what clients were told and what ran on hosts against the record. allowed are
 // the codes that a client may have been given.
-func (l *load) settled(allowed ...string) {
+func (l *load) verify(allowed ...string) {
 	l.t.Helper()
 	calls := l.r.record(l.t)
 	for id, k := range calls {
@@ -112,6 +103,9 @@ func (l *load) settled(allowed ...string) {
 		l.t.Logf("%6d answers: %s", ends[k], k)
 	}
 	l.t.Logf("%d calls in the record, %d executions, %d files, %d messages of progress", len(calls), len(ran), l.files.Load(), l.progress.Load())
+	if l.progress.Load() == 0 || l.files.Load() == 0 || ends["succeeded "]*2 < len(l.answers) {
+		l.t.Error("too little went well for this to prove much")
+	}
 }
 
 // recovered waits until a call to every agent succeeds.
