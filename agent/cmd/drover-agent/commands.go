@@ -142,7 +142,7 @@ func (o *options) add(cmd *cobra.Command) {
 	f.StringVar(&o.State, "state", defaultState(), "the folder with this host's key and enrolment")
 	f.StringVar(&o.Token, "token", "", "the enrolment token ("+tokenEnv+"); a file is safer, since others on the host see command lines")
 	f.StringVar(&o.TokenFile, "token-file", "", "a file with the enrolment token")
-	f.BoolVar(&o.Plaintext, "plaintext", false, "allow plain http to another machine: whoever is on the way reads every command")
+	f.BoolVar(&o.Plaintext, "plaintext", false, "allow plain http to another machine: whoever is on the way reads every command and can send their own")
 	f.StringVar(&o.CAFile, "ca-file", "", "a PEM file with the only certificate authorities to trust")
 	f.StringVar(&o.logFormat, "log-format", "text", "text or json; the log goes to stderr")
 	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")

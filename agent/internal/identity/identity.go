@@ -202,7 +202,7 @@ func CheckURL(server string, plaintext bool) error {
 	if plaintext || loopback(u.Hostname()) {
 		return nil
 	}
-	return fmt.Errorf("%s is plain http to another machine: whoever is on the way reads every command; use https, or say --plaintext if that network is trusted", server)
+	return fmt.Errorf("%s is plain http to another machine: whoever is on the way reads every command and can send their own; use https, or say --plaintext if that network is trusted", server)
 }
 
 func loopback(host string) bool {

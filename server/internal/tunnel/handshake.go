@@ -27,6 +27,7 @@ type peer struct {
 	session    *mux.Session
 	facts      factsBox
 	ready      atomic.Bool // Config.Online was told
+	acked      atomic.Bool // its epoch is being acknowledged, or was
 }
 
 // refusal ends a handshake; the agent is told.

@@ -65,7 +65,7 @@ func (s *Server) onFrame(p *peer, f any) {
 		}
 		s.hear(p, f.Facts, f.Capabilities)
 	case *protocol.Epoch:
-		if f.Epoch == p.epoch {
+		if f.Epoch == p.epoch && p.acked.CompareAndSwap(false, true) { // once, however often it's said
 			s.all.Go(func() { s.acknowledge(p) })
 		}
 	case *protocol.Log:
