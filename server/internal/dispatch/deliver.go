@@ -27,7 +27,9 @@ func (d *Dispatcher) fly(f *flight, way func(*flight) (*protocol.Response, error
 	defer f.cancel(nil)
 	resp, err := way(f)
 	f.exchangeOver()
-	if !f.sent && f.term != d.terms.Load() {
+	// A queued call may be sent by whoever took it over. Any other that wasn't sent never is, so
+	// its end is known here; if its new owner, who asks the agent, recorded one first, that counts.
+	if !f.sent && f.queued() && f.term != d.terms.Load() {
 		err = errElsewhere
 	}
 	switch {
@@ -163,10 +165,11 @@ func (d *Dispatcher) attempt(f *flight) (*protocol.Response, error) {
 		Caller:     f.who.Caller(text.Line(f.client, protocol.MaxName)),
 		DeadlineMS: t.limit.Milliseconds(),
 	}
-	if f.term != d.terms.Load() {
+	stale := f.term != d.terms.Load()
+	if stale && f.queued() {
 		return nil, errElsewhere
 	}
-	if d.fenced != nil && d.fenced() {
+	if stale || d.isFenced() {
 		return nil, fleet.Errorf(protocol.CodeUnavailable, "this replica was out of touch with the others; nothing was sent; call again")
 	}
 	if f.queued() {

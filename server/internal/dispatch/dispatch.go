@@ -150,10 +150,10 @@ func (d *Dispatcher) begin(ctx context.Context, who fleet.Principal, req Request
 	} else if req.Key == "" && req.ToolUseID == "" {
 		return nil, nil, d.offline(snap, t.agent)
 	}
+	term := d.terms.Load() // before it's seen that this replica isn't fenced
 	if err := d.enter(&intent); err != nil {
 		return nil, nil, err
 	}
-	term := d.terms.Load()
 	got, err := d.db.RecordIntent(ctx, intent)
 	if err != nil {
 		d.exit(&intent)
@@ -190,6 +190,8 @@ func (d *Dispatcher) enter(in *fleet.Intent) error {
 	switch {
 	case d.draining:
 		return fleet.Errorf(protocol.CodeUnavailable, "this server is shutting down; nothing was started; try again in a moment")
+	case d.isFenced(): // what it recorded now might belong to nobody
+		return fleet.Errorf(protocol.CodeUnavailable, "this replica is out of touch with the others; nothing was started; try again in a moment")
 	case d.own[in.Principal.ID] >= maxOwn:
 		return limited("principal_calls", "this credential has %d open calls, the most that may be; nothing was started; wait for some to end", maxOwn)
 	case queued && d.queued[in.Agent] >= maxQueued:
@@ -208,6 +210,9 @@ func (d *Dispatcher) enter(in *fleet.Intent) error {
 	d.wg.Add(1)
 	return nil
 }
+
+// isFenced tells that others may have taken this replica for dead.
+func (d *Dispatcher) isFenced() bool { return d.fenced != nil && d.fenced() }
 
 // exit counts a call out that enter let in.
 func (d *Dispatcher) exit(in *fleet.Intent) {
