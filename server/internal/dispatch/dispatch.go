@@ -139,6 +139,14 @@ func (d *Dispatcher) Call(ctx context.Context, who fleet.Principal, req Request)
 func (d *Dispatcher) begin(ctx context.Context, who fleet.Principal, req Request) (*flight, *fleet.Call, error) {
 	snap := d.db.Snapshot()
 	t, err := d.admit(snap, who, req)
+	if err != nil && fleet.AsError(err).Code == protocol.CodeUnsupported {
+		// An agent that has just connected, to another replica perhaps, is known to be there
+		// before this snapshot knows what it offers.
+		if d.db.Refresh(ctx) == nil {
+			snap = d.db.Snapshot()
+			t, err = d.admit(snap, who, req)
+		}
+	}
 	if err != nil {
 		return nil, nil, err
 	}
