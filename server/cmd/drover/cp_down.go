@@ -96,6 +96,8 @@ func (r *receiving) target() (fs.FileMode, error) {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return mode, nil
+	case err == nil && info.Mode()&os.ModeNamedPipe != 0:
+		return 0, aPipe(r.local, "drover cp AGENT:/path - > PIPE")
 	case err != nil:
 		return 0, localError(err)
 	case info.IsDir():

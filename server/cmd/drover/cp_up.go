@@ -81,6 +81,9 @@ func (s *sending) open() error {
 	if s.local == "-" {
 		return nil
 	}
+	if info, err := os.Stat(s.local); err == nil && info.Mode()&os.ModeNamedPipe != 0 {
+		return aPipe(s.local, "cat PIPE | drover cp - AGENT:/path")
+	}
 	f, err := os.Open(s.local)
 	if err != nil {
 		return localError(err)
@@ -255,4 +258,10 @@ func (s *sending) verdict(c *restapi.Call, sum string) (*copied, error) {
 	}
 	s.meter.finish()
 	return &copied{Direction: "upload", Path: out.Path, Size: out.Size, SHA256: sum, Resumed: s.at, CallID: c.CallID}, nil
+}
+
+// aPipe refuses a named pipe: opening one waits, for ever perhaps, until its other end is
+// opened, and no signal ends that.
+func aPipe(path, instead string) error {
+	return fleet.Errorf(protocol.CodeBadArgs, "%s is a named pipe; let the shell open it: %s", text.Quote(path, 200), instead)
 }

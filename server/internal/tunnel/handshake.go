@@ -27,6 +27,7 @@ type peer struct {
 	session    *mux.Session
 	facts      factsBox
 	ready      atomic.Bool // Config.Online was told
+	bye        atomic.Bool // its goodbye is in the log
 	acked      atomic.Bool // its epoch is being acknowledged, or was
 }
 

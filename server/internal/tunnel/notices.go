@@ -75,6 +75,9 @@ func (s *Server) onFrame(p *peer, f any) {
 			s.ready(p)
 		}
 	case *protocol.Goodbye:
+		if !p.bye.CompareAndSwap(false, true) {
+			return // said once already: it costs no second line
+		}
 		s.cfg.Log.Info("agent says goodbye", "agent", string(p.id), "reason", text.Line(f.Reason, 256))
 	}
 }
