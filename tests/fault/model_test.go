@@ -430,15 +430,7 @@ func (w *world) rest() {
 	for _, l := range w.lines() {
 		effects[l.nonce] = l
 	}
-	rows := map[string]map[string]int{}
-	for _, r := range w.f.AllRecords() {
-		if r.CallID != "" {
-			if rows[r.CallID] == nil {
-				rows[r.CallID] = map[string]int{}
-			}
-			rows[r.CallID][r.Kind]++
-		}
-	}
+	rows := w.settled()
 	ended, _ := os.ReadFile(w.log + ".ends")
 	for _, c := range w.calls {
 		w.judge(c, effects[c.nonce], strings.Contains(string(ended), "end of "+c.nonce+"\n"), rows)
@@ -447,6 +439,34 @@ func (w *world) rest() {
 		if kinds["intent"] != 1 || kinds["outcome"] != 1 {
 			w.c.Errorf("call %s has %v on record", id, kinds)
 		}
+	}
+}
+
+// settled waits until every call has its outcome, also those whose clients were turned away
+// meanwhile because their agent was removed, and returns the kinds of each call's rows.
+func (w *world) settled() (rows map[string]map[string]int) {
+	for begin := time.Now(); ; {
+		rows = map[string]map[string]int{}
+		open := 0
+		for _, r := range w.f.AllRecords() {
+			if r.CallID == "" {
+				continue
+			}
+			if rows[r.CallID] == nil {
+				rows[r.CallID] = map[string]int{}
+			}
+			rows[r.CallID][r.Kind]++
+		}
+		for _, kinds := range rows {
+			if kinds["outcome"] == 0 {
+				open++
+			}
+		}
+		if open == 0 || time.Since(begin) > 30*time.Second {
+			return rows
+		}
+		pause := time.NewTimer(100 * time.Millisecond)
+		<-pause.C
 	}
 }
 
