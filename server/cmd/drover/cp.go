@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -41,6 +42,9 @@ folder, as is a local one that is there.
 The file appears whole or not at all: what comes is kept beside the destination, checked
 against the SHA-256 of the other side, and moved into place. A file that is replaced keeps
 its mode, on a host also its owner; a new one gets 0644, or --mode.
+
+A name on a host that isn't plain text is written as fs_list shows it, with \xNN for a
+byte; a local name is taken as it is, and keeps its bytes on the other side.
 
 A connection that's cut is taken up again where it broke. So is a copy that was ended:
 the same command goes on with what is there, for a day on a host. --resume=false begins
@@ -97,7 +101,7 @@ func parseSide(word string) (side, error) {
 	if !absolute(rest) {
 		return side{}, fleet.Errorf(protocol.CodeBadArgs, "the path on %s must be absolute, such as %s:/tmp/file; relative paths have no meaning on a host", name, name)
 	}
-	return side{agent: name, path: rest}, nil
+	return side{agent: name, path: text.EscapeInvalid(rest)}, nil
 }
 
 // absolute tells whether a path is absolute on the systems that agents run on.
@@ -105,8 +109,31 @@ func absolute(p string) bool {
 	return strings.HasPrefix(p, "/") || strings.HasPrefix(p, `\\`) || len(p) > 2 && p[1] == ':' && (p[2] == '\\' || p[2] == '/')
 }
 
-// remoteBase is the last component of a path on a host.
-func remoteBase(p string) string { return path.Base(strings.ReplaceAll(p, `\`, "/")) }
+// byteNames tells whether p is a path on a system whose names are bytes and have a written
+// form (\xNN), not one on Windows.
+func byteNames(p string) bool { return strings.HasPrefix(p, "/") }
+
+// remoteBase is the last component of a path on a host, as a name on this machine.
+func remoteBase(p string) string {
+	if byteNames(p) {
+		return text.UnescapeName(path.Base(p))
+	}
+	return path.Base(strings.ReplaceAll(p, `\`, "/"))
+}
+
+// remoteName is the name of a local file as a name in the folder on a host.
+func remoteName(name, folder string) (string, error) {
+	if err := named(name, folder); err != nil {
+		return "", err
+	}
+	if byteNames(folder) {
+		return text.EscapeName(name), nil
+	}
+	if !utf8.ValidString(name) || strings.ContainsAny(name, `\/:*?"<>|`) {
+		return "", fleet.Errorf(protocol.CodeBadArgs, "%s can't be a file's name on Windows; name the file there", text.Quote(name, 80))
+	}
+	return name, nil
+}
 
 // transfer is one copy.
 type transfer struct {
@@ -259,7 +286,7 @@ func (t *transfer) ask(ctx context.Context, req *http.Request) (*http.Response, 
 
 // named refuses a source that has no name to use in a folder.
 func named(name, folder string) error {
-	if name == string(filepath.Separator) || slices.Contains([]string{"", ".", "..", "/", "-"}, name) {
+	if strings.ContainsAny(name, "/\x00"+string(filepath.Separator)) || slices.Contains([]string{"", ".", "..", "-"}, name) {
 		return fleet.Errorf(protocol.CodeBadArgs, "the source has no name to use in %s; name the file there", text.Quote(folder, 80))
 	}
 	return nil

@@ -16,6 +16,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 
+	"github.com/drover-fleet/drover/protocol/text"
 	"github.com/drover-fleet/drover/server/internal/restapi"
 )
 
@@ -219,6 +220,29 @@ func mustGlob(t *testing.T, pattern string) string {
 		t.Fatalf("%v, %v", got, err)
 	}
 	return got[0]
+}
+
+// A name travels as the bytes it is, whatever it looks like.
+func TestCpKeepsNames(t *testing.T) {
+	_, r := fleet1(t)
+	for _, name := range []string{`a\x41b`, "caf\xe9", "tab\there", "Ünï", `back\slash`} {
+		host, here, back := t.TempDir(), t.TempDir(), t.TempDir()
+		src := put(t, filepath.Join(here, name), []byte(name), 0o600)
+		if got := r.drover(t.Context(), "cp", src, "web-01:"+host+"/"); got.code != 0 || string(get(t, filepath.Join(host, name))) != name {
+			t.Errorf("%q up: %+v", name, got)
+		}
+		if got := r.drover(t.Context(), "cp", "web-01:"+host+"/"+text.EscapeName(name), back); got.code != 0 || string(get(t, filepath.Join(back, name))) != name {
+			t.Errorf("%q down: %+v", name, got)
+		}
+	}
+	host, back := t.TempDir(), t.TempDir()
+	put(t, filepath.Join(host, "caf\xe9"), []byte("x"), 0o600)
+	if got := r.drover(t.Context(), "cp", "web-01:"+host+"/caf\xe9", back); got.code != 0 || string(get(t, filepath.Join(back, "caf\xe9"))) != "x" {
+		t.Errorf("as bytes: %+v", got)
+	}
+	if got := r.drover(t.Context(), "cp", "web-01:"+host+`/..\x2f..\x2fup`, back); got.code != exitCall || !strings.Contains(got.err, "bad_args") {
+		t.Errorf("a separator in a name: %+v", got)
+	}
 }
 
 func TestTheProgressLine(t *testing.T) {

@@ -48,8 +48,8 @@ func (t *transfer) upload(ctx context.Context) (*copied, error) {
 		defer func() { _ = s.file.Close() }()
 	}
 	if strings.HasSuffix(t.remote, "/") || strings.HasSuffix(t.remote, `\`) {
-		name := filepath.Base(t.local)
-		if err := named(name, t.remote); err != nil {
+		name, err := remoteName(filepath.Base(t.local), t.remote)
+		if err != nil {
 			return nil, err
 		}
 		t.remote += name

@@ -1,6 +1,8 @@
 package restapi
 
 import (
+	"encoding/base64"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -10,6 +12,7 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -101,8 +104,13 @@ func (f *fileRequest) check(known []string) error {
 		return fleet.Errorf(protocol.CodeBadArgs, "the query parameter path is missing: the file's absolute path on the host")
 	}
 	for _, name := range []string{"If-Match", "If-Unmodified-Since"} {
-		if f.r.Header.Get(name) != "" {
+		if len(f.r.Header.Values(name)) > 0 {
 			return fleet.Errorf(protocol.CodeBadArgs, "the condition %s isn't kept here: use If-Range to get a part, and if_sha256 to replace a file", name)
+		}
+	}
+	for _, name := range []string{"Content-Range", "If-None-Match", "If-Range", "Range", "Content-Digest", "Repr-Digest"} {
+		if len(f.r.Header.Values(name)) > 1 {
+			return fleet.Errorf(protocol.CodeBadArgs, "the header %s is given twice", name)
 		}
 	}
 	f.q = q
@@ -227,10 +235,11 @@ func (f *fileRequest) extent(args *capability.FSUploadIn) (int64, error) {
 	default:
 		return bad("create_parents is true or false")
 	}
-	switch v := f.r.Header.Get("If-None-Match"); {
-	case v == "*" && args.IfSHA256 == "":
+	switch v := f.r.Header.Values("If-None-Match"); {
+	case len(v) == 0:
+	case v[0] == "*" && args.IfSHA256 == "":
 		args.IfSHA256 = "absent"
-	case v != "":
+	default:
 		return bad("If-None-Match takes * alone here, and not beside if_sha256")
 	}
 	if v := f.r.Header.Get("Content-Encoding"); v != "" && v != "identity" {
@@ -238,11 +247,11 @@ func (f *fileRequest) extent(args *capability.FSUploadIn) (int64, error) {
 	}
 	size := f.r.ContentLength
 	args.Size = size
-	v := f.r.Header.Get("Content-Range")
-	if v == "" {
-		return size, nil
+	part := f.r.Header.Values("Content-Range")
+	if err := f.digests(args, len(part) > 0); err != nil || len(part) == 0 {
+		return size, err
 	}
-	m := regexp.MustCompile(`^bytes (\d{1,16})-(\d{1,16})/(\d{1,16})$`).FindStringSubmatch(v)
+	m := regexp.MustCompile(`^bytes (\d{1,16})-(\d{1,16})/(\d{1,16})$`).FindStringSubmatch(part[0])
 	if m == nil {
 		return bad("Content-Range must be of the form bytes FIRST-LAST/SIZE")
 	}
@@ -254,6 +263,34 @@ func (f *fileRequest) extent(args *capability.FSUploadIn) (int64, error) {
 	}
 	args.Offset, args.Size = first, whole
 	return last - first + 1, nil
+}
+
+// digests reads the body's and the file's SHA-256 from the fields of RFC 9530 into args: what
+// a client gave to be checked is checked, or refused. Of several algorithms sha-256 counts.
+func (f *fileRequest) digests(args *capability.FSUploadIn, part bool) error {
+	for _, name := range []string{"Content-Digest", "Repr-Digest"} {
+		v := f.r.Header.Values(name)
+		if len(v) == 0 {
+			continue
+		}
+		if part && name == "Content-Digest" {
+			return fleet.Errorf(protocol.CodeBadArgs, "Content-Digest isn't checked for a part of a file: give the whole file's SHA-256 as Repr-Digest or sha256")
+		}
+		m := regexp.MustCompile(`(?:^|,)[ \t]*sha-256=:([A-Za-z0-9+/]{43}=):[ \t]*(?:$|,)`).FindStringSubmatch(v[0])
+		if m == nil {
+			return fleet.Errorf(protocol.CodeBadArgs, "%s must hold a SHA-256, as sha-256=:BASE64:", name)
+		}
+		b, err := base64.StdEncoding.Strict().DecodeString(m[1])
+		if err != nil {
+			return fleet.Errorf(protocol.CodeBadArgs, "%s must hold a SHA-256, as sha-256=:BASE64:", name)
+		}
+		sum := hex.EncodeToString(b)
+		if args.SHA256 != "" && !strings.EqualFold(args.SHA256, sum) {
+			return fleet.Errorf(protocol.CodeBadArgs, "%s contradicts sha256, or another digest", name)
+		}
+		args.SHA256 = sum
+	}
+	return nil
 }
 
 // answer gives the call as JSON, as POST /calls does.

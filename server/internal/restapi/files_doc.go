@@ -15,7 +15,8 @@ file, and one that fails on the way is broken off. With upload, size and sha256 
 Upload-Offset how much of that upload is on the host.`
 
 const uploadDoc = `Replaces or creates a file with the body, of any size, as a stream under a call of fs_upload: atomically,
-with mode and owner kept. With upload (a name of your own) and sha256, what an interrupted request has sent is kept
+with mode and owner kept. A SHA-256 given as sha256, or as Repr-Digest or (of a whole body) Content-Digest, is
+checked before the file is replaced. With upload (a name of your own) and sha256, what an interrupted request has sent is kept
 for a day: ask GET for Upload-Offset, and go on with Content-Range: bytes FIRST-LAST/SIZE. Answers 201 for a new
 file and 200 otherwise, with the call.`
 
@@ -49,7 +50,8 @@ func (a *API) describeFiles() {
 	put.Parameters = []*huma.Param{agent, path, upload, sum, query("mode", "Permissions as octal digits, such as 0644.", str("^[0-7]{1,5}$")),
 		query("create_parents", "Make missing folders.", &huma.Schema{Type: "boolean"}),
 		query("if_sha256", "Only if the present content has this SHA-256; absent: only if there's no file.", str("")),
-		header("Content-Range", "bytes FIRST-LAST/SIZE, for what is sent of the whole.")}
+		header("Content-Range", "bytes FIRST-LAST/SIZE, for what is sent of the whole."),
+		header("Repr-Digest", "sha-256=:BASE64: of the whole content (RFC 9530)."), header("Content-Digest", "The same, of a body that is the whole.")}
 	put.RequestBody = &huma.RequestBody{Required: true, Description: "The file's bytes.", Content: file}
 	for status, doc := range map[string]string{"200": "The file is replaced, or the announced part is kept (complete in the result).", "201": "The file is new."} {
 		put.Responses[status] = &huma.Response{Description: doc, Headers: fileHeaders(CallIDHeader, UploadOffset),

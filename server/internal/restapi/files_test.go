@@ -311,6 +311,13 @@ func TestAnUploadReachesTheAgent(t *testing.T) {
 	if got.status != 200 || u.args.Offset != 300_000 || u.args.Size != 1_000_000 || u.args.UploadID != "me" || u.size != 700_000 || got.header.Get(UploadOffset) != "1000000" {
 		t.Errorf("range: HTTP %d, %+v, %d, %v", got.status, u.args, u.size, got.header)
 	}
+	raw := bytes.Repeat([]byte{0xab}, 32)
+	digest := "sha-512=:AA==:, sha-256=:" + base64.StdEncoding.EncodeToString(raw) + ":"
+	for _, name := range []string{"Repr-Digest", "Content-Digest"} {
+		if got, u = put(strings.NewReader(body), "", name, digest); got.status != 201 || u.args.SHA256 != sum {
+			t.Errorf("%s: HTTP %d, %+v", name, got.status, u.args)
+		}
+	}
 	got, u = put(http.NoBody, "", "If-None-Match", "*")
 	if got.status != 201 || u.args.Size != 0 || u.args.IfSHA256 != "absent" || len(u.body) != 0 {
 		t.Errorf("empty: HTTP %d, %+v", got.status, u.args)
@@ -427,6 +434,12 @@ func TestFileRequestsAreReadStrictly(t *testing.T) {
 		{"PUT", "?path=/a&size=1", nil}, {"PUT", "?path=/a&create_parents=yes", nil}, {"PUT", "?path=/a", []string{"Content-Encoding", "gzip"}},
 		{"PUT", "?path=/a", []string{"If-None-Match", `"1"`}}, {"PUT", "?path=/a", []string{"If-Unmodified-Since", "x"}},
 		{"PUT", "?path=/a", []string{"Content-Range", "bytes 0-4/*"}}, {"PUT", "?path=/a", []string{"Content-Range", "bytes 0-3/5"}},
+		{"GET", "?path=/a", []string{"If-Match", ""}}, {"GET", "?path=/a", []string{"Range", "bytes=0-1", "Range", "bytes=2-3"}},
+		{"PUT", "?path=/a", []string{"If-None-Match", ""}}, {"PUT", "?path=/a", []string{"If-None-Match", "*", "If-None-Match", `"1"`}},
+		{"PUT", "?path=/a", []string{"Content-Range", "bytes 0-4/9", "Content-Range", "bytes 0-4/5"}}, {"PUT", "?path=/a", []string{"Content-Range", ""}},
+		{"PUT", "?path=/a", []string{"Repr-Digest", "sha-256=:AA==:"}}, {"PUT", "?path=/a", []string{"Repr-Digest", "sha-512=:AA==:"}},
+		{"PUT", "?path=/a&sha256=" + strings.Repeat("cd", 32), []string{"Repr-Digest", "sha-256=:q6urq6urq6urq6urq6urq6urq6urq6urq6urq6urq6s=:"}},
+		{"PUT", "?path=/a&upload=x", []string{"Content-Range", "bytes 0-4/9", "Content-Digest", "sha-256=:q6urq6urq6urq6urq6urq6urq6urq6urq6urq6urq6s=:"}},
 		{"PUT", "?path=/a", []string{"Content-Range", "bytes 1-5/5"}}, {"PUT", "?path=/a", []string{"Content-Range", "bytes 5-1/9"}},
 	} {
 		body := ""

@@ -5,6 +5,7 @@ import (
 	"crypto/ed25519"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -193,9 +194,11 @@ func (w *world) do(method, path, token, body string, headers ...string) answerOf
 	if token != "" {
 		req.Header.Set("Authorization", "Bearer "+token)
 	}
+	given := http.Header{} // a name that's given twice is sent twice
 	for i := 0; i < len(headers); i += 2 {
-		req.Header.Set(headers[i], headers[i+1])
+		given.Add(headers[i], headers[i+1])
 	}
+	maps.Copy(req.Header, given)
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		w.t.Fatal(err)

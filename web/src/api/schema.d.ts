@@ -72,7 +72,8 @@ export interface paths {
         /**
          * Upload a file to an agent
          * @description Replaces or creates a file with the body, of any size, as a stream under a call of fs_upload: atomically,
-         *     with mode and owner kept. With upload (a name of your own) and sha256, what an interrupted request has sent is kept
+         *     with mode and owner kept. A SHA-256 given as sha256, or as Repr-Digest or (of a whole body) Content-Digest, is
+         *     checked before the file is replaced. With upload (a name of your own) and sha256, what an interrupted request has sent is kept
          *     for a day: ask GET for Upload-Offset, and go on with Content-Range: bytes FIRST-LAST/SIZE. Answers 201 for a new
          *     file and 200 otherwise, with the call.
          */
@@ -971,6 +972,10 @@ export interface operations {
             header?: {
                 /** @description bytes FIRST-LAST/SIZE, for what is sent of the whole. */
                 "Content-Range"?: string;
+                /** @description sha-256=:BASE64: of the whole content (RFC 9530). */
+                "Repr-Digest"?: string;
+                /** @description The same, of a body that is the whole. */
+                "Content-Digest"?: string;
             };
             path: {
                 /** @description The exact id of the agent. */
