@@ -78,7 +78,7 @@ func (c *calls) respond(r *protocol.Response) (ok bool, bad string) {
 	defer c.mu.Unlock()
 	w := c.open[r.ID]
 	switch {
-	case w == nil || w.response != nil || w.resumed && !w.fate.follows():
+	case w == nil || w.response != nil || w.resumed && (!w.fate.follows() || isDuplicate(r)):
 		return false, ""
 	case w.file != nil && !w.file.over():
 		return false, "a response before the end of its file"
@@ -86,6 +86,12 @@ func (c *calls) respond(r *protocol.Response) (ok bool, bad string) {
 	w.response = r
 	w.poke()
 	return true, ""
+}
+
+// isDuplicate tells that a request was refused because its id was seen before. Of a call that
+// is resumed it's the answer to another copy of its request, never its own.
+func isDuplicate(r *protocol.Response) bool {
+	return r.Error != nil && r.Error.Code == protocol.CodeConflict && r.Error.Reason == protocol.ReasonDuplicate
 }
 
 func (c *calls) progress(p *protocol.Progress) bool {

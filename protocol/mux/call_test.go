@@ -330,7 +330,7 @@ func TestResetRequestIsNeverRun(t *testing.T) {
 	})
 }
 
-func TestBusyAndDuplicate(t *testing.T) {
+func TestBusy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
 		a, b := newPipe(4)
@@ -346,17 +346,85 @@ func TestBusyAndDuplicate(t *testing.T) {
 		if r := peer.read().(*protocol.Response); r.ID != second.ID || r.Error.Code != protocol.CodeRateLimited || r.Error.Reason != protocol.ReasonBusy {
 			t.Errorf("busy: %+v", r)
 		}
-		peer.frame(first)
-		if r := peer.read().(*protocol.Response); r.ID != first.ID || r.Error.Reason != protocol.ReasonDuplicate {
-			t.Errorf("duplicate while it runs: %+v", r)
-		}
 		close(release)
 		if r := peer.read().(*protocol.Response); string(r.Result) != `"done"` {
 			t.Errorf("first: %+v", r)
 		}
+		h.Close(0, "")
+		h.wait(t)
+	})
+}
+
+// A request that comes again over its connection, whenever that is, doesn't run and isn't
+// answered: the one answer is the first one's.
+func TestADoubledRequestIsDropped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ran, release := map[string]int{}, make(chan struct{})
+		var doubled []string
+		a, b := newPipe(16)
+		h := run(b, mux.Config{MaxCalls: 1, Handler: handlerFunc(func(_ context.Context, r *protocol.Request, _ func(string)) *protocol.Response {
+			ran[r.ID]++
+			<-release
+			return &protocol.Response{Result: []byte(`"done"`)}
+		}), Notify: func(f any) {
+			if d, ok := f.(*mux.Doubled); ok {
+				doubled = append(doubled, d.ID)
+			}
+		}})
+		peer := raw{t, a}
+		first, busy := request(`{}`), request(`{}`)
+		first.Type, busy.Type = protocol.TypeRequest, protocol.TypeRequest
 		peer.frame(first)
-		if r := peer.read().(*protocol.Response); r.Error == nil || r.Error.Reason != protocol.ReasonDuplicate {
-			t.Errorf("duplicate afterwards: %+v", r)
+		peer.frame(first)
+		peer.frame(busy)
+		peer.frame(busy)
+		if r := peer.read().(*protocol.Response); r.ID != busy.ID || r.Error.Reason != protocol.ReasonBusy {
+			t.Errorf("the first answer is %+v", r)
+		}
+		synctest.Wait()
+		close(release)
+		peer.frame(first) // while its answer is on its way, or after
+		if r := peer.read().(*protocol.Response); r.ID != first.ID || string(r.Result) != `"done"` {
+			t.Errorf("the second answer is %+v", r)
+		}
+		synctest.Wait()
+		peer.frame(first)
+		peer.frame(&protocol.Ping{Type: protocol.TypePing, N: 1})
+		if v, ok := peer.read().(*protocol.Pong); !ok {
+			t.Errorf("there is another answer: %+v", v)
+		}
+		if n := h.Stats().Duplicate; n != 4 || len(doubled) != 4 || doubled[1] != busy.ID || ran[first.ID] != 1 || ran[busy.ID] != 0 {
+			t.Errorf("%d were dropped, heard of %q, ran %v", n, doubled, ran)
+		}
+		h.Close(0, "")
+		h.wait(t)
+	})
+}
+
+// A cancel that comes twice is one.
+func TestADoubledCancelIsOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := newPipe(16)
+		h := run(b, mux.Config{Handler: handlerFunc(func(ctx context.Context, r *protocol.Request, _ func(string)) *protocol.Response {
+			<-ctx.Done()
+			time.Sleep(time.Second) // it dies slowly
+			return &protocol.Response{Error: protocol.Errorf(protocol.CodeCancelled, "%v", context.Cause(ctx))}
+		})})
+		peer := raw{t, a}
+		req := request(`{}`)
+		req.Type = protocol.TypeRequest
+		peer.frame(req)
+		synctest.Wait()
+		for _, reason := range []string{"first", "second"} {
+			peer.frame(&protocol.Cancel{Type: protocol.TypeCancel, ID: req.ID, Reason: reason})
+		}
+		if r := peer.read().(*protocol.Response); r.ID != req.ID || r.Error.Message != "cancelled by the server: first" {
+			t.Errorf("%+v", r)
+		}
+		peer.frame(&protocol.Cancel{Type: protocol.TypeCancel, ID: req.ID, Reason: "third"})
+		synctest.Wait()
+		if n := h.Stats().Ignored; n != 1 || !h.Alive() {
+			t.Errorf("%d were ignored; alive %t", n, h.Alive())
 		}
 		h.Close(0, "")
 		h.wait(t)

@@ -101,6 +101,11 @@ func (e *CancelError) Error() string {
 	return "cancelled by the server: " + e.Reason
 }
 
+// Doubled tells of a request that came once more over its connection, by a fault of the
+// server or of something on the way. It was dropped: the first one alone runs and is
+// answered.
+type Doubled struct{ ID string }
+
 // Config sets up a session. The zero value is a caller's side with the default keep-alive.
 type Config struct {
 	// Handler makes this the agent's side. nil: this side calls, and a request from the
@@ -120,8 +125,8 @@ type Config struct {
 	Resumer Resumer
 	// Notify, if not nil, hears frames that aren't the session's own business:
 	// *protocol.FactsUpdate, *protocol.Log, *protocol.Epoch and *protocol.Resume with states
-	// on the calling side; *protocol.Config on the agent's; *protocol.Goodbye on both. It's
-	// called from the reader and must not block.
+	// on the calling side; *protocol.Config and *Doubled on the agent's; *protocol.Goodbye on
+	// both. It's called from the reader and must not block.
 	Notify func(frame any)
 	// Ended, if not nil, is called once, at the moment the session ends and before its pipe
 	// is closed, with the reason. It must not block.

@@ -179,7 +179,7 @@ func (s *Session) tellFates(ids []string, mine map[string]*Work) {
 	for _, w := range mine {
 		if w != nil {
 			w.end()
-			s.work.finish(w)
+			s.work.finish(w, false)
 		}
 	}
 }
@@ -234,6 +234,6 @@ func (s *Session) rejoin(w *Work) {
 	resp := s.cfg.Resumer.Rejoin(w.ctx, w.id, w)
 	w.stop()
 	w.end()
-	s.work.finish(w)
+	s.work.finish(w, true)
 	s.answer(w.id, resp, 0)
 }

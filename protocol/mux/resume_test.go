@@ -405,6 +405,44 @@ func answer(boot string, states ...protocol.ResumeState) *protocol.Resume {
 	return &protocol.Resume{Type: "resume", Boot: boot, States: states}
 }
 
+// A copy of the request of a call that is resumed, whenever it comes, doesn't run and isn't
+// answered.
+func TestACopyOfAResumedCallIsDropped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		j := &journal{states: map[string]protocol.ResumeState{"x": {State: protocol.FateRunning}}, rejoin: func(context.Context, string, *mux.Work) *protocol.Response {
+			<-release
+			return fine(`"its own"`)
+		}}
+		a, b := newPipe(16)
+		h := run(b, mux.Config{Resumer: j, Handler: handlerFunc(func(_ context.Context, r *protocol.Request, _ func(string)) *protocol.Response {
+			t.Errorf("%s ran", r.ID)
+			return nil
+		})})
+		peer := raw{t, a}
+		copied := request(`{}`)
+		copied.ID, copied.Type = "x", protocol.TypeRequest
+		peer.frame(&protocol.Resume{Type: protocol.TypeResume, IDs: []string{"x"}})
+		peer.frame(copied)
+		if f := peer.read().(*protocol.Resume); f.States[0].State != protocol.FateRunning {
+			t.Errorf("%+v", f)
+		}
+		peer.frame(copied)
+		synctest.Wait()
+		close(release)
+		if r, ok := peer.read().(*protocol.Response); !ok || string(r.Result) != `"its own"` {
+			t.Errorf("%+v", r)
+		}
+		peer.frame(copied)
+		peer.frame(&protocol.Ping{Type: protocol.TypePing, N: 1})
+		if v, ok := peer.read().(*protocol.Pong); !ok || h.Stats().Duplicate != 3 {
+			t.Errorf("another answer: %+v; %d were dropped", v, h.Stats().Duplicate)
+		}
+		h.Close(0, "")
+		h.wait(t)
+	})
+}
+
 func TestWhatAnAgentMustNotSayOfACall(t *testing.T) {
 	result := &protocol.Response{ID: "x", Result: []byte(`"a result"`)}
 	for name, c := range map[string]struct {
@@ -425,6 +463,11 @@ func TestWhatAnAgentMustNotSayOfACall(t *testing.T) {
 			p.frame(answer("b", protocol.ResumeState{ID: "x", State: "running"}))
 			p.frame(result)
 		}, "running", true, 3},
+		"the refusal of a copy of its request": {func(p raw) {
+			p.frame(answer("b", protocol.ResumeState{ID: "x", State: "running"}))
+			p.frame(&protocol.Response{ID: "x", Error: &protocol.Error{Code: protocol.CodeConflict, Reason: protocol.ReasonDuplicate}})
+			p.frame(result)
+		}, "running", true, 1},
 		"two fates": {func(p raw) {
 			p.frame(answer("b", protocol.ResumeState{ID: "x", State: "running"}, protocol.ResumeState{ID: "x", State: "unseen"}))
 			p.frame(answer("b", protocol.ResumeState{ID: "x", State: "lost"}))

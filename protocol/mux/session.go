@@ -39,7 +39,7 @@ type Stats struct {
 	Late      int64 // responses and progress for no open call
 	Ignored   int64 // cancels and pongs that nothing waits for
 	Busy      int64 // requests above MaxCalls
-	Duplicate int64 // requests with an id seen before
+	Duplicate int64 // requests with an id seen before: dropped, or refused when nothing else answers them
 }
 
 // Session is one connection's protocol after the handshake. Its methods may be called from

@@ -15,9 +15,15 @@ import (
 type work struct {
 	mu      sync.Mutex
 	running map[string]*Work
-	resumed int             // how many of running are of earlier connections
-	seen    map[string]bool // running and recent ids, and whether their file has come
+	resumed int              // how many of running are of earlier connections
+	seen    map[string]sight // running and recent ids
 	ended   recent
+}
+
+// sight is what came of a call over this connection.
+type sight struct {
+	file     bool // its file
+	answered bool // its request, or a question after it that is answered: its one response is, or will be, on its way
 }
 
 type admission int
@@ -25,7 +31,8 @@ type admission int
 const (
 	admitted admission = iota
 	tooMany
-	repeated
+	late    // it was said of it that it never will begin
+	doubled // it's answered already
 )
 
 func (w *work) len() int {
@@ -38,11 +45,16 @@ func (w *work) len() int {
 func (w *work) begin(c *Work, limit int) admission {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if _, ok := w.seen[c.id]; ok {
-		return repeated
+	sight, known := w.seen[c.id]
+	if sight.answered || w.running[c.id] != nil {
+		return doubled
 	}
-	if len(w.running)-w.resumed >= limit {
-		w.see(c.id)
+	sight.answered = true
+	w.see(c.id, sight)
+	switch {
+	case known:
+		return late
+	case len(w.running)-w.resumed >= limit:
 		w.end(c.id)
 		return tooMany
 	}
@@ -57,6 +69,7 @@ func (w *work) rejoin(c *Work) bool {
 	if w.running[c.id] != nil {
 		return false
 	}
+	w.see(c.id, w.seen[c.id])
 	w.add(c)
 	w.resumed++
 	return true
@@ -67,16 +80,13 @@ func (w *work) add(c *Work) {
 		w.running = map[string]*Work{}
 	}
 	w.running[c.id] = c
-	w.see(c.id)
 }
 
-func (w *work) see(id string) {
+func (w *work) see(id string, s sight) {
 	if w.seen == nil {
-		w.seen = map[string]bool{}
+		w.seen = map[string]sight{}
 	}
-	if _, known := w.seen[id]; !known {
-		w.seen[id] = false
-	}
+	w.seen[id] = s
 }
 
 func (w *work) end(id string) {
@@ -85,10 +95,15 @@ func (w *work) end(id string) {
 	}
 }
 
-func (w *work) finish(c *Work) {
+// finish ends a call; answered tells that its response goes out over this connection.
+func (w *work) finish(c *Work, answered bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.running, c.id)
+	if s := w.seen[c.id]; answered && !s.answered {
+		s.answered = true
+		w.see(c.id, s)
+	}
 	if c.resumed {
 		w.resumed--
 	}
@@ -112,14 +127,15 @@ func (w *work) attach(id string, f *inFile) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	c := w.running[id]
-	came, known := w.seen[id]
+	sight, known := w.seen[id]
 	switch {
 	case !known || c != nil && c.resumed:
 		return "a file's stream of an unknown call"
-	case came:
+	case sight.file:
 		return "a second file's stream of one call"
 	}
-	w.seen[id] = true
+	sight.file = true
+	w.see(id, sight)
 	if c == nil {
 		f.leave()
 	} else {
@@ -141,9 +157,13 @@ func (s *Session) onRequest(r *protocol.Request) {
 	case tooMany:
 		s.busy.Add(1)
 		s.refuse(r.ID, &protocol.Error{Code: protocol.CodeRateLimited, Reason: protocol.ReasonBusy, Message: "this agent runs as many calls as it may; try again when some have ended"})
-	case repeated:
+	case doubled:
+		// Whatever were said of it would be taken for the end of the call that it repeats.
 		s.duplicate.Add(1)
-		s.refuse(r.ID, &protocol.Error{Code: protocol.CodeConflict, Reason: protocol.ReasonDuplicate, Message: "this call id came over this connection already; it was not run again"})
+		s.notify(&Doubled{ID: r.ID})
+	case late:
+		s.duplicate.Add(1)
+		s.refuse(r.ID, &protocol.Error{Code: protocol.CodeConflict, Reason: protocol.ReasonDuplicate, Message: "the server asked for this call before it sent it, and was told that it never will run; it was not run"})
 	}
 	w.cancel(nil)
 }
@@ -172,14 +192,14 @@ func (s *Session) handle(w *Work, r *protocol.Request) {
 	if w.ctx.Err() != nil { // the connection ended, or the call was cancelled, before it began
 		resp := neverBegan(w.ctx)
 		w.end()
-		s.work.finish(w)
+		s.work.finish(w, true)
 		s.answer(r.ID, resp, 0)
 		return
 	}
 	began := time.Now()
 	resp := w.settle(s.cfg.Handler.Handle(w.ctx, r, w))
 	w.end()
-	s.work.finish(w)
+	s.work.finish(w, true)
 	s.answer(r.ID, resp, time.Since(began))
 }
 

@@ -220,8 +220,11 @@ func (l *Link) session(ctx context.Context, conn *wsconn.Conn, w *welcomed, woke
 		Handler: l.opt.Handler, MaxCalls: l.opt.MaxCalls, Resumer: l.opt.Resumer, Version: w.Version,
 		KeepAlive: time.Duration(w.KeepAliveMS) * time.Millisecond,
 		Notify: func(f any) { // called by the reader, which has ended when Run returns
-			if g, ok := f.(*protocol.Goodbye); ok {
-				bye = &goodbyeError{reason: text.Line(g.Reason, 200), retry: time.Duration(g.RetryAfterMS) * time.Millisecond}
+			switch f := f.(type) {
+			case *protocol.Goodbye:
+				bye = &goodbyeError{reason: text.Line(f.Reason, 200), retry: time.Duration(f.RetryAfterMS) * time.Millisecond}
+			case *mux.Doubled:
+				l.news.repeated(f.ID)
 			}
 		},
 	})

@@ -1,6 +1,7 @@
 package link
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"strconv"
@@ -17,6 +18,7 @@ type news struct {
 	// used every keepAlive.
 	unsteady        bool
 	held, keepAlive time.Duration
+	doubled         bool // there was a line about requests that come twice
 }
 
 func (n *news) up(w *welcomed) {
@@ -30,6 +32,16 @@ func (n *news) up(w *welcomed) {
 		n.log.Warn("this host's clock and the server's differ; times in logs won't match",
 			"ahead", w.ahead.Round(time.Second).String(), "server_time", time.UnixMicro(w.ServerTime).UTC())
 	}
+}
+
+// repeated is told of each request that came twice over a connection; the log, of the first.
+func (n *news) repeated(id string) {
+	level := slog.LevelWarn
+	if n.doubled {
+		level = slog.LevelDebug
+	}
+	n.doubled = true
+	n.log.Log(context.Background(), level, "a request came twice over one connection; it was dropped, and the first one goes on. The server, or a proxy on the way, doubles messages", "call", id)
 }
 
 // judged is told of each connection's end, whether it came too early once more.
