@@ -20,7 +20,7 @@ func (h *Host) sysError(err error, path, what string) error {
 		return pe
 	}
 	var cancelled *mux.CancelError
-	if errors.Is(err, run.ErrDeadline) || errors.As(err, &cancelled) {
+	if errors.Is(err, run.ErrDeadline) || errors.Is(err, protocol.ErrCut) || errors.As(err, &cancelled) {
 		return err // the call's end, not the system's word; the runner knows its code
 	}
 	shown := guard.Shown(guard.Unescape(path))

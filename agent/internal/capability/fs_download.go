@@ -10,6 +10,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"time"
 
 	"github.com/go-json-experiment/json"
 
@@ -202,10 +203,21 @@ func (d *download) copy(ctx context.Context, to io.Writer, sum hash.Hash, start,
 	return nil
 }
 
-// broken is the error of a stream that failed under a call; what says what became of it.
+// causeWait is how long the reason for a stream's end is waited for: who gives one up for
+// a call's end says both, and the stream's end may be heard first.
+const causeWait = time.Second
+
+// broken is the error of a stream that failed under a call; what says what became of it. When
+// the call was ended, that's why, whatever the stream says.
 func broken(ctx context.Context, err error, what string) error {
+	wait := time.NewTimer(causeWait)
+	defer wait.Stop()
+	select {
+	case <-ctx.Done():
+	case <-wait.C:
+	}
 	var pe *protocol.Error
-	cut := errors.Is(context.Cause(ctx), protocol.ErrCut)
+	cut := run.IsCut(context.Cause(ctx))
 	switch {
 	case ctx.Err() != nil && !cut:
 		return run.Ended(ctx, what)

@@ -6,7 +6,9 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -418,6 +420,88 @@ func TestAPartBelongsToOneUpload(t *testing.T) {
 		t.Error("another file was written to")
 	}
 }
+
+// An upload's id is its principal's: another one neither sees what came, nor goes on with
+// it, nor spoils or blocks it.
+func TestAnUploadIsItsPrincipalsAlone(t *testing.T) {
+	dir := t.TempDir()
+	r := newRig(t)
+	as := func(principal string, body io.Reader, more args) (out spec.FSUploadOut, fault *protocol.Error) {
+		a := args{"path": dir + "/f", "size": 4, "sha256": sum("abcd"), "upload_id": "same"}
+		maps.Copy(a, more)
+		req := r.request(t, "fs_upload", a)
+		req.Caller.Principal = principal
+		resp := r.Handle(t.Context(), req, mux.DetachedStreams(nil, body, -1, nil))
+		if resp.Result != nil {
+			if err := json.Unmarshal(resp.Result, &out); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return out, resp.Error
+	}
+	if out, fault := as("pat:ann", strings.NewReader("ab"), nil); fault != nil || out.Received != 2 {
+		t.Fatalf("%+v, %v", out, fault)
+	}
+	if out, fault := as("pat:bob", nil, args{"probe": true}); fault != nil || out.Received != 0 {
+		t.Errorf("another's part is seen: %+v, %v", out, fault)
+	}
+	if _, fault := as("pat:bob", strings.NewReader("cd"), args{"offset": 2}); fault == nil || fault.Reason != spec.ReasonOffset {
+		t.Errorf("another's part was gone on with: %v", fault)
+	}
+	if out, fault := as("pat:bob", strings.NewReader("x"), nil); fault != nil || out.Received != 1 {
+		t.Errorf("%+v, %v", out, fault)
+	}
+	body, feed := io.Pipe()
+	theirs := make(chan *protocol.Error, 1)
+	go func() { _, fault := as("pat:bob", body, args{"offset": 1}); theirs <- fault }()
+	if _, err := feed.Write([]byte("y")); err != nil { // it's under way
+		t.Fatal(err)
+	}
+	if out, fault := as("pat:ann", strings.NewReader("cd"), args{"offset": 2}); fault != nil || !out.Complete || readFile(t, dir+"/f") != "abcd" {
+		t.Errorf("spoilt: %+v, %v", out, fault)
+	}
+	_ = feed.Close()
+	if fault := <-theirs; fault != nil {
+		t.Error(fault)
+	}
+}
+
+// A stream's end and its call's come one after the other, in either order. The call's says
+// what happened: a revoked credential is a cancel, not a failure of the line.
+func TestAStreamThatEndsWithItsCallIsCancelled(t *testing.T) {
+	dir := t.TempDir()
+	r := newRig(t)
+	big := writeFile(t, dir+"/big", strings.Repeat("0123456789", 50_000))
+	for name, cause := range map[string]error{
+		"revoked": &mux.CancelError{Reason: "revoked"},
+		"removed": fmt.Errorf("%w: %w", protocol.ErrCut, &protocol.CloseError{Code: protocol.CloseRemoved}),
+	} {
+		late := func(cancel context.CancelCauseFunc) func() {
+			return func() { time.AfterFunc(20*time.Millisecond, func() { cancel(cause) }) }
+		}
+		ctx, cancel := context.WithCancelCause(t.Context())
+		out := &resetting{then: late(cancel)}
+		resp := r.Handle(ctx, r.request(t, "fs_download", args{"path": big}), mux.DetachedStreams(nil, nil, -1, out))
+		wantFault(t, resp.Error, protocol.CodeCancelled, "")
+		for _, id := range []string{"", "mine"} {
+			ctx, cancel := context.WithCancelCause(t.Context())
+			in := &resetting{then: late(cancel)}
+			_, fault := upload(ctx, t, r, in, args{"path": dir + "/g", "size": 5, "sha256": sum("abcde"), "upload_id": id})
+			wantFault(t, fault, protocol.CodeCancelled, "")
+			if t.Failed() {
+				t.Fatalf("%s, upload %q", name, id)
+			}
+		}
+	}
+}
+
+// resetting is a stream that breaks; then is called, which ends its call a little later.
+type resetting struct{ then func() }
+
+func (s *resetting) Read([]byte) (int, error)  { s.then(); return 0, mux.ErrReset }
+func (s *resetting) Write([]byte) (int, error) { s.then(); return 0, mux.ErrReset }
+func (s *resetting) Close() error              { return nil }
+func (s *resetting) Reset()                    {}
 
 func TestOldPartsArePruned(t *testing.T) {
 	dir := t.TempDir()

@@ -24,7 +24,7 @@ func TestAPartIsRemovedAfterItsLife(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer place.Close()
-			part := place.Beside(partName("mine"))
+			part := place.Beside(partName("pat:1", "mine"))
 			if err := os.WriteFile(part.Path(), []byte("x"), 0o600); err != nil {
 				t.Fatal(err)
 			}

@@ -43,7 +43,7 @@ func (h *Host) fsUpload(ctx context.Context, c *run.Call, in capability.FSUpload
 		return none, err
 	}
 	defer u.place.Close()
-	name := partName(in.UploadID)
+	name := partName(c.Caller.Principal, in.UploadID)
 	u.part = u.place.Beside(name)
 	release, ok := h.parts.claim(u.part.Path())
 	if !ok {
@@ -84,13 +84,14 @@ func (h *Host) newUpload(in capability.FSUploadIn) (*upload, error) {
 	return &upload{write: w, in: in}, err
 }
 
-// partName is the name of what an upload has sent until now; without an id it's of no use
+// partName is the name of what an upload has sent until now. The id is the principal's own:
+// another one's upload of the same id has nothing to do with it. Without an id it's of no use
 // to a later one.
-func partName(id string) string {
+func partName(principal, id string) string {
 	if id == "" {
 		return partPrefix + rand.Text() + ".tmp"
 	}
-	sum := sha256.Sum256([]byte(id))
+	sum := sha256.Sum256([]byte(principal + "\x00" + id))
 	return partPrefix + hex.EncodeToString(sum[:16]) + partSuffix
 }
 

@@ -98,12 +98,11 @@ func (h *Host) runProcess(ctx context.Context, c *run.Call, cmd command) (capabi
 	select {
 	case <-exited:
 	case <-ctx.Done():
-		select {
-		case <-exited: // it was faster
-		default:
-			ended = true
-			out.Left = tree.Kill(exited)
+		left, own := tree.Kill(exited)
+		if out.Left = left; own {
+			<-exited
 		}
+		ended = !own
 	}
 	out.DurationMS = time.Since(began).Milliseconds()
 	tree.Release()

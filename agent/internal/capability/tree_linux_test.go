@@ -172,14 +172,54 @@ func agentThatDies(t *testing.T, command string) (callID string, printed []int) 
 	return "call-" + strconv.Itoa(x.Process.Pid) + "-1", pids(t, readFile(t, dir+"/pids"))
 }
 
+// A command that ended by itself while its agent was stopped, or its host asleep, is told as
+// it ended, though its time has passed by then, too.
+func TestAStoppedAgentTellsTheCommandsOwnEnd(t *testing.T) {
+	for round := range 3 {
+		dir := t.TempDir()
+		x := exec.Command(os.Args[0], "-test.run=^TestAgentForOneCall$")
+		x.Env = append(os.Environ(), "TEST_AGENT_CALL=echo $$ >$DIR/pids; until [ -e $DIR/gate ]; do sleep 0.02; done; exit 7", "TEST_AGENT_DIR="+dir, "TEST_AGENT_TIMEOUT=3")
+		if err := x.Start(); err != nil {
+			t.Fatal(err)
+		}
+		timeout := time.Now().Add(3 * time.Second)
+		command := 0
+		eventually(t, "the command's start", func() bool {
+			b, _ := os.ReadFile(dir + "/pids")
+			command, _ = strconv.Atoi(strings.TrimSpace(string(b)))
+			return strings.HasSuffix(string(b), "\n")
+		})
+		if err := x.Process.Signal(syscall.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+		writeFile(t, dir+"/gate", "")
+		eventually(t, "the command's end", func() bool { return !alive(command) })
+		<-time.After(time.Until(timeout) + 2*time.Second) // the process's own clock must have passed it
+		if err := x.Process.Signal(syscall.SIGCONT); err != nil {
+			t.Fatal(err)
+		}
+		if err := x.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		if got := readFile(t, dir+"/response"); !strings.Contains(got, `"exit_code":7`) || strings.Contains(got, "timed_out") {
+			t.Errorf("round %d: %s", round, got)
+		}
+	}
+}
+
 // TestAgentForOneCall is agentThatDies's inside.
 func TestAgentForOneCall(t *testing.T) {
 	command := os.Getenv("TEST_AGENT_CALL")
 	if command == "" {
 		return
 	}
+	dir, timeout := os.Getenv("TEST_AGENT_DIR"), 600
+	if s := os.Getenv("TEST_AGENT_TIMEOUT"); s != "" {
+		timeout, _ = strconv.Atoi(s)
+	}
 	r := newRig(t)
-	r.Handle(context.Background(), r.request(t, "shell_exec", args{"command": command, "env": args{"DIR": os.Getenv("TEST_AGENT_DIR")}}), mux.Detached(func(string) {}))
+	resp := r.Handle(context.Background(), r.request(t, "shell_exec", args{"command": command, "timeout_seconds": timeout, "env": args{"DIR": dir}}), mux.Detached(func(string) {}))
+	writeFile(t, dir+"/response", fmt.Sprintf("%s %v", resp.Result, resp.Error))
 }
 
 func TestLeftoversOfADeadAgentAreKilledByCall(t *testing.T) {

@@ -139,8 +139,9 @@ type Tree interface {
 	// Start is the time of its first process's start in the system's own unit: with its id,
 	// it names that process.
 	Start() uint64
-	// End ends the tree and returns what could not be killed.
-	End(Ending) (left []int)
+	// End ends the tree and returns what could not be killed. When its first process has ended
+	// by itself, waited for or not, nothing is done, and own is true.
+	End(Ending) (left []int, own bool)
 	// Release ends the bookkeeping; what lives on isn't touched.
 	Release()
 }

@@ -434,6 +434,47 @@ func TestAShutdownIsWrittenDown(t *testing.T) {
 	}
 }
 
+// TestAStoppedSupervisorTellsTheJobsOwnEnd: a job that ended by itself while its supervisor
+// was stopped is told as it ended, though its time has passed and it was told to end since.
+func TestAStoppedSupervisorTellsTheJobsOwnEnd(t *testing.T) {
+	for _, order := range []bool{false, true} {
+		r := newRig(t, jobs.Limits{})
+		gate := filepath.Join(t.TempDir(), "gate")
+		o := r.order("until [ -e " + gate + " ]; do sleep 0.05; done; exit 7")
+		if o.Timeout = 3 * time.Second; order {
+			o.Timeout = time.Hour
+		}
+		began := time.Now()
+		j := r.start(o)
+		supervisor := r.supervisorOf(j.ID)
+		if err := syscall.Kill(supervisor, syscall.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(gate, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the program has ended", func() bool { return !alive(j.PID) })
+		stopped := make(chan bool, 1)
+		if order {
+			go func() {
+				e, already, err := r.Stop(context.Background(), ann(), j.ID, jobs.Stop{Signal: "TERM"})
+				stopped <- err == nil && already && e.State == jobs.Failed
+			}()
+			eventually(t, "the order", func() bool { _, err := os.Stat(filepath.Join(r.opt.Dir, j.ID, "stop.json")); return err == nil })
+		} else {
+			<-time.After(time.Until(began.Add(o.Timeout + time.Second))) // the supervisor's own clock must have passed it
+			stopped <- true
+		}
+		if err := syscall.Kill(supervisor, syscall.SIGCONT); err != nil {
+			t.Fatal(err)
+		}
+		want(t, r.ended(j.ID), jobs.Failed, 7)
+		if !<-stopped {
+			t.Error("job_stop says that it has ended it")
+		}
+	}
+}
+
 // TestABackgroundChildHoldsNothing: the job ends with its program; what it left isn't hurt,
 // and its later output isn't kept.
 func TestABackgroundChildHoldsNothing(t *testing.T) {

@@ -34,7 +34,8 @@ func (m *Manager) Stop(ctx context.Context, c protocol.Caller, id string, s Stop
 		err = &protocol.Error{Code: protocol.CodeOutcomeUnknown, Reason: ReasonStillRunning,
 			Message: fmt.Sprintf("the job (process %d) was told to end but hasn't yet; it may still. job_output shows its state", job.PID)}
 	}
-	return job, false, err
+	// One that ended by itself before it was reached was not ended by this.
+	return job, job.State != Running && job.State != Killed, err
 }
 
 // order tells a job's supervisor to end it.

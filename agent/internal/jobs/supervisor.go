@@ -279,8 +279,12 @@ func (s *supervisor) stop(o stopOrder) end {
 			}
 		}
 	}()
-	left := s.tree.End(Ending{Signal: o.Signal, Grace: time.Duration(o.GraceMS) * time.Millisecond, Hurry: hurry, Exited: s.exited})
+	left, own := s.tree.End(Ending{Signal: o.Signal, Grace: time.Duration(o.GraceMS) * time.Millisecond, Hurry: hurry, Exited: s.exited})
 	close(over)
+	if own {
+		<-s.exited
+		return s.ended("", nil)
+	}
 	return s.ended(cmp.Or(o.Reason, "stopped"), left)
 }
 

@@ -14,22 +14,28 @@ import (
 func (t jobTree) Start() uint64 { return t.start }
 
 // End implements jobs.Tree.
-func (t jobTree) End(e jobs.Ending) []int {
+func (t jobTree) End(e jobs.Ending) (left []int, own bool) {
+	if t.over() {
+		return nil, true
+	}
 	sig := map[string]syscall.Signal{"TERM": syscall.SIGTERM, "INT": syscall.SIGINT, "KILL": syscall.SIGKILL}[e.Signal]
 	t.sweep()
+	if t.over() { // looking took its time
+		return nil, true
+	}
 	if sig != syscall.SIGKILL {
 		t.signal(sig)
 		t.awaitGrace(e)
 		t.sweep()
 	}
-	left := t.await(killWait, true)
+	left = t.await(killWait, true)
 	timer := time.NewTimer(killWait)
 	defer timer.Stop()
 	select {
 	case <-e.Exited:
 	case <-timer.C:
 	}
-	return left
+	return left, false
 }
 
 // awaitGrace waits until no member lives or the grace is over.

@@ -6,7 +6,7 @@ import "github.com/drover-fleet/drover/agent/internal/jobs"
 func (t jobTree) Start() uint64 { return 0 }
 
 // End implements jobs.Tree: all of the job object ends at once.
-func (t jobTree) End(e jobs.Ending) []int { return t.Kill(e.Exited) }
+func (t jobTree) End(e jobs.Ending) (left []int, own bool) { return t.Kill(e.Exited) }
 
 // Clear implements jobs.Processes. The job object has ended with its supervisor, which held
 // it alone, and everything in it.

@@ -7,6 +7,12 @@ import (
 // zombie is a process that ended and wasn't waited for (SZOMB).
 const zombie = 5
 
+// over tells that the command has ended, whether it was waited for yet or not.
+func (t *Tree) over() bool {
+	p, ok := look(t.root)
+	return !ok || p.start != t.start || p.dead
+}
+
 // processes reads the system's table.
 func processes() map[int]proc {
 	out := map[int]proc{}

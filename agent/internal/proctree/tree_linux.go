@@ -4,7 +4,20 @@ import (
 	"bytes"
 	"os"
 	"strconv"
+
+	"golang.org/x/sys/unix"
 )
+
+// over tells that the command has ended, whether it was waited for yet or not. Its entry in
+// the table isn't asked: that's a zombie's also when the first of several threads has ended.
+func (t *Tree) over() bool {
+	var info unix.Siginfo
+	err := unix.EINTR
+	for err == unix.EINTR {
+		err, _ = unix.Waitid(unix.P_PID, t.root, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil).(unix.Errno)
+	}
+	return err == unix.ECHILD || err == 0 && info.Signo != 0
+}
 
 // processes reads the system's table.
 func processes() map[int]proc {

@@ -93,7 +93,7 @@ func KillLeftovers(match func(callID string) bool) (killed []int) {
 	}
 	gone := make(chan struct{})
 	close(gone)
-	left := t.Kill(gone)
+	left := t.kill(gone)
 	slices.Sort(found)
 	return slices.DeleteFunc(found, func(pid int) bool { return slices.Contains(left, pid) })
 }
@@ -107,9 +107,22 @@ func (t *Tree) Release() {
 }
 
 // Kill ends the tree: it's asked to end, then killed, as is what appears meanwhile. The
-// processes that are still alive after all are returned.
-func (t *Tree) Kill(exited <-chan struct{}) []int {
+// processes that are still alive after all are returned. A command that has ended by itself
+// isn't touched, nor what it left, and own is true: whoever was stopped or asleep learns of
+// its end and of that of its time at once, and the end came first. exited is closed when the
+// command was waited for, which goes on meanwhile.
+func (t *Tree) Kill(exited <-chan struct{}) (left []int, own bool) {
+	if t.over() {
+		return nil, true
+	}
 	t.sweep()
+	if t.over() { // looking took its time
+		return nil, true
+	}
+	return t.kill(exited), false
+}
+
+func (t *Tree) kill(exited <-chan struct{}) []int {
 	t.signal(syscall.SIGTERM)
 	t.await(termGrace, false)
 	t.sweep()

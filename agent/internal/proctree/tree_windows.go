@@ -1,6 +1,7 @@
 package proctree
 
 import (
+	"errors"
 	"fmt"
 	"os/exec"
 	"syscall"
@@ -83,8 +84,27 @@ func (t *Tree) Release() {
 }
 
 // Kill ends the whole job at once: without a console there's no gentler signal that every
-// program would hear.
-func (t *Tree) Kill(exited <-chan struct{}) []int {
+// program would hear. Nothing is done when the command has ended by itself: own.
+func (t *Tree) Kill(exited <-chan struct{}) (left []int, own bool) {
+	if t.over() {
+		return nil, true
+	}
+	return t.kill(exited), false
+}
+
+// over tells that the command has ended, whether it was waited for yet or not. Its id stays
+// its own until it was released, after its end was seen.
+func (t *Tree) over() bool {
+	h, err := windows.OpenProcess(windows.SYNCHRONIZE, false, uint32(t.pid))
+	if err != nil {
+		return errors.Is(err, windows.ERROR_INVALID_PARAMETER) // there's none of that id
+	}
+	defer windows.CloseHandle(h)
+	event, err := windows.WaitForSingleObject(h, 0)
+	return err == nil && event == windows.WAIT_OBJECT_0
+}
+
+func (t *Tree) kill(exited <-chan struct{}) []int {
 	err := windows.TerminateJobObject(t.job, 1)
 	timer := time.NewTimer(killWait)
 	defer timer.Stop()

@@ -146,7 +146,7 @@ func (r *Runner) wait(ctx context.Context, f *flight, w *mux.Work) *protocol.Res
 	case <-ctx.Done():
 	}
 	cause := context.Cause(ctx)
-	if isCut(cause) {
+	if IsCut(cause) {
 		if ctx == f.conn && f.streaming.Load() {
 			f.cancel(cause)
 		}
@@ -206,7 +206,7 @@ func (f *flight) response(out any, err error) *protocol.Response {
 	took := time.Since(f.came)
 	resp.TookUS = max(1, took.Microseconds())
 	attrs := []any{"took", took.Round(100 * time.Microsecond)}
-	if isCut(context.Cause(f.conn)) {
+	if IsCut(context.Cause(f.conn)) {
 		attrs = append(attrs, "cut", true)
 	}
 	if resp.Error != nil {
@@ -227,7 +227,7 @@ func Ended(ctx context.Context, what string) *protocol.Error {
 	if errors.As(cause, &ce) && ce.Reason != "" {
 		return protocol.Errorf(protocol.CodeCancelled, "cancelled (%s); %s", Clean(ce.Reason, 200), what)
 	}
-	if isCut(cause) {
+	if IsCut(cause) {
 		return protocol.Errorf(protocol.CodeCancelled, "the connection that its bytes went over was cut; %s", what)
 	}
 	return protocol.Errorf(protocol.CodeCancelled, "cancelled; %s", what)
@@ -244,7 +244,7 @@ func wire(err error, log *slog.Logger) *protocol.Error {
 		return protocol.Errorf(protocol.CodeCancelled, "%s, and the work was ended", Clean(ce.Error(), 250))
 	case errors.Is(err, ErrDeadline), errors.Is(err, context.DeadlineExceeded):
 		return protocol.Errorf(protocol.CodeTimedOut, "the time limit passed and the work was ended")
-	case errors.Is(err, context.Canceled):
+	case errors.Is(err, context.Canceled), errors.Is(err, protocol.ErrCut):
 		return protocol.Errorf(protocol.CodeCancelled, "cancelled, and the work was ended")
 	}
 	log.Error("capability failed inside", "err", err)

@@ -193,7 +193,7 @@ func (r *Runner) enter(f *flight) error {
 // server asks what became of it, and not having begun is the better answer.
 func (r *Runner) barred(f *flight) error {
 	switch cause := context.Cause(f.conn); {
-	case isCut(cause):
+	case IsCut(cause):
 		return protocol.Errorf(protocol.CodeNotStarted, "the connection ended first; nothing was started")
 	case cause != nil:
 		return Ended(f.conn, "nothing was started")
@@ -224,10 +224,10 @@ func reserved(req *protocol.Request) string {
 	return ""
 }
 
-// isCut tells that a context ended with its connection, which says nothing of the call.
+// IsCut tells that a context ended with its connection, which says nothing of the call.
 // When the server ended the connection because this agent, or this key of it, was removed,
 // what it runs has lost its ground, and that's a cancel.
-func isCut(cause error) bool {
+func IsCut(cause error) bool {
 	var ce *protocol.CloseError
 	return errors.Is(cause, protocol.ErrCut) && (!errors.As(cause, &ce) || ce.Code != protocol.CloseRemoved)
 }

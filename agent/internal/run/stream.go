@@ -37,7 +37,7 @@ func (c *Call) Out(size int64) (mux.Upstream, error) {
 // stream binds the call to its connection. wait does the same when it sees the cut later.
 func (f *flight) stream() {
 	f.streaming.Store(true)
-	if cause := context.Cause(f.conn); isCut(cause) {
+	if cause := context.Cause(f.conn); IsCut(cause) {
 		f.cancel(cause)
 	}
 }
