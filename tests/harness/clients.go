@@ -84,6 +84,8 @@ type CallResult struct {
 	State   string          `json:"state"`
 	Result  json.RawMessage `json:"result"`
 	Error   *APIError       `json:"error"`
+	// Evidence was learnt after an outcome of outcome_unknown.
+	Evidence string `json:"evidence"`
 }
 
 // APIError is an error of the API.

@@ -166,7 +166,7 @@ func (d *Dispatcher) learnOne(ctx context.Context, id fleet.AgentID, generation 
 	if fate.State == "" || errors.Is(err, protocol.ErrCut) {
 		return // asked again at the next connection
 	}
-	e := fleet.Evidence{CallID: call, Text: text.Line(evidenceOf(fate, resp), 500), At: time.Now()}
+	e := fleet.Evidence{CallID: call, Text: text.Line(evidenceOf(call, fate, resp), 500), At: time.Now()}
 	if err := d.db.RecordEvidence(context.WithoutCancel(ctx), e); err != nil && !errors.Is(err, store.ErrAlreadyFinal) {
 		d.log.Warn("evidence of a call was not recorded", "call", call, "err", err)
 		return

@@ -45,6 +45,7 @@ type flight struct {
 	watchers []func(Update)
 	last     string
 	state    fleet.State
+	spoke    bool // its agent has sent progress
 }
 
 func newFlight(t *target, in fleet.Intent) *flight {
@@ -103,8 +104,15 @@ func (f *flight) watch(fn func(Update)) {
 func (f *flight) news(p protocol.Progress) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.state = fleet.Running
+	f.state, f.spoke = fleet.Running, true
 	f.tellLocked(text.Line(p.Message, 512))
+}
+
+// heard tells that the agent has told how the call goes.
+func (f *flight) heard() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.spoke
 }
 
 // tell says how it goes where the agent can't.

@@ -3,6 +3,7 @@ package dispatch
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 
@@ -11,7 +12,6 @@ import (
 
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/protocol/capability"
-	"github.com/drover-fleet/drover/protocol/text"
 	"github.com/drover-fleet/drover/server/internal/fleet"
 	"github.com/drover-fleet/drover/server/internal/store"
 )
@@ -27,7 +27,15 @@ func (d *Dispatcher) outcome(f *flight, resp *protocol.Response, err error) flee
 		}
 		return out
 	}
-	out.TookUS = max(resp.TookUS, 0)
+	if bad := contradiction(f.fate, resp, f.heard()); bad != "" {
+		d.log.Warn("an agent contradicts itself", "agent", f.target.agent.ID, "call", f.id, "what", bad)
+		out.State, out.Code, out.Reason = fleet.OutcomeUnknown, protocol.CodeOutcomeUnknown, "contradiction"
+		out.Message = fmt.Sprintf("agent %s contradicts itself (%s): it may have run, run in part, or not at all. Check on the host before calling again", f.target.agent.ID, bad)
+		return out
+	}
+	if out.TookUS = max(resp.TookUS, 0); out.TookUS > out.At.Sub(f.created).Microseconds()+clocksApart.Microseconds() {
+		out.TookUS = 0 // it can't have taken longer than it's been
+	}
 	if len(resp.Result) > 0 {
 		norm, nerr := f.target.def.Normalize(resp.Result)
 		if nerr != nil {
@@ -79,26 +87,15 @@ func (f *flight) why() string {
 
 // agentError takes over an agent's error as far as an agent may say such a thing.
 func (f *flight) agentError(e *protocol.Error) (protocol.Code, string, string) {
-	msg := text.Line(e.Message, 2048)
-	if msg == "" {
-		msg = "the agent gave no reason"
-	}
-	code := e.Code
-	switch code {
-	case protocol.CodeBadArgs, protocol.CodeUnsupported, protocol.CodeDenied, protocol.CodeToolFailed, protocol.CodeTimedOut,
-		protocol.CodeNotStarted, protocol.CodeOutcomeUnknown, protocol.CodeConflict, protocol.CodeTooLarge, protocol.CodeRateLimited, protocol.CodeExpired, protocol.CodeInternal:
-	case protocol.CodeCancelled: // by the server, its deadline included, or by the agent itself
-		if f.late {
-			code = protocol.CodeTimedOut
-		}
-	default:
-		code = protocol.CodeToolFailed
+	code := codeOf(e.Code)
+	if code == protocol.CodeCancelled && f.late { // by the server for its deadline, or by the agent itself
+		code = protocol.CodeTimedOut
 	}
 	reason := e.Reason
 	if len(reason) > 40 || strings.ContainsFunc(reason, func(r rune) bool { return r != '_' && (r < 'a' || r > 'z') && (r < '0' || r > '9') }) {
 		reason = "other"
 	}
-	return code, reason, msg
+	return code, reason, says(f.target.agent.ID, e.Message)
 }
 
 // record makes the outcome durable. While the store can't, the call stays open: nobody is
@@ -170,5 +167,8 @@ func exitCode(def *capability.Definition, result []byte) *int {
 		ExitCode *int `json:"exit_code"`
 	}
 	_ = json.Unmarshal(result, &out) // it was just written by Normalize
+	if out.ExitCode != nil && !saneExit(*out.ExitCode) {
+		return nil
+	}
 	return out.ExitCode
 }

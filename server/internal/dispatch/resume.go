@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/drover-fleet/drover/protocol"
@@ -79,10 +78,12 @@ func (d *Dispatcher) resume(f *flight) (*protocol.Response, error) {
 	defer end.Stop()
 	look := time.NewTicker(lookEvery)
 	defer look.Stop()
+	cancelled := f.ctx.Done()
 	var asked Caller
 	for {
 		arrived := d.arrival(agent.ID)
-		if caller, ok := d.router.Route(agent.ID, agent.Generation); ok && caller != asked {
+		caller, here := d.router.Route(agent.ID, agent.Generation)
+		if here && caller != asked {
 			asked = caller
 			if resp, err, settled := d.ask(f, caller); settled {
 				return resp, err
@@ -92,15 +93,28 @@ func (d *Dispatcher) resume(f *flight) (*protocol.Response, error) {
 		select {
 		case <-arrived:
 		case <-look.C:
-			if now := d.db.Snapshot().Agents[agent.ID]; now == nil || now.Generation != agent.Generation {
+			if d.moved(agent) {
 				return nil, f.unknown("removed", "agent %s was removed, or given a new key, while its connection was lost", agent.ID)
 			}
+			asked = nil // one that is connected and didn't answer is asked again
+		case <-cancelled:
+			cancelled = nil
+			f.tell(fmt.Sprintf("%s; %s is told as soon as it's back", context.Cause(f.ctx), agent.ID))
 		case <-end.C:
+			if here {
+				return nil, f.unknown("agent_silent", "the connection to %s ended after the request was sent; the agent is connected again, but did not say within %s what became of it", agent.ID, wait.Round(time.Second))
+			}
 			return nil, f.unknown("agent_away", "the connection to %s ended after the request was sent, and the agent did not come back within %s", agent.ID, wait.Round(time.Second))
 		case <-d.closing:
 			return nil, errAbandoned
 		}
 	}
+}
+
+// moved tells that an agent isn't the one any more that a call was for.
+func (d *Dispatcher) moved(agent *fleet.Agent) bool {
+	now := d.db.Snapshot().Agents[agent.ID]
+	return now == nil || now.Generation != agent.Generation
 }
 
 // ask asks a connected agent what became of a call, and waits for its response if there will
@@ -135,6 +149,9 @@ func (d *Dispatcher) ask(f *flight, caller Caller) (resp *protocol.Response, err
 // fated turns an agent's word, where no response follows, into the call's end. That it
 // wasn't seen proves that it never began only under the journal and boot of its sending.
 func (f *flight) fated(fate mux.Fate) error {
+	if bad := contradiction(fate, nil, f.heard()); bad != "" {
+		return f.unknown("contradiction", "agent %s contradicts itself (%s)", f.target.agent.ID, bad)
+	}
 	id := f.target.agent.ID
 	switch {
 	case fate.State == protocol.FateUnseen && f.boot != "" && fate.Boot == f.boot:
@@ -149,45 +166,10 @@ func (f *flight) fated(fate mux.Fate) error {
 // unknown is an outcome_unknown with what is known.
 func (f *flight) unknown(reason, format string, args ...any) error {
 	msg := fmt.Sprintf(format, args...) + ": it may have run, run in part, or not at all"
-	if f.fate.State != "" && f.fate.State != protocol.FateUnseen {
-		msg = fmt.Sprintf(format, args...) + ": " + evidenceOf(f.fate, nil)
+	if f.fate.State != "" && f.fate.State != protocol.FateUnseen && reason != "contradiction" {
+		msg = fmt.Sprintf(format, args...) + ": " + evidenceOf(f.id, f.fate, nil)
 	}
 	err := fleet.Errorf(protocol.CodeOutcomeUnknown, "%s. Check on the host before calling again", msg)
 	err.Reason = reason
 	return err
-}
-
-// evidenceOf words what an agent knows of a call, in one line.
-func evidenceOf(fate mux.Fate, resp *protocol.Response) string {
-	var parts []string
-	add := func(format string, args ...any) { parts = append(parts, fmt.Sprintf(format, args...)) }
-	switch fate.State {
-	case protocol.FateUnseen:
-		add("the agent's journal has no trace of it")
-	case protocol.FateRunning:
-		add("it was still running when the agent was asked")
-	default:
-		add("it had begun")
-	}
-	if fate.AgoMS > 0 {
-		add("it began %s before the agent was asked", (time.Duration(fate.AgoMS) * time.Millisecond).Round(100*time.Millisecond))
-	}
-	if fate.PID > 0 {
-		add("as process %d", fate.PID)
-	}
-	switch {
-	case resp != nil && resp.Error != nil:
-		add("it ended with %s", resp.Error.Code)
-	case resp != nil:
-		add("it ended with a result")
-	case fate.Ended:
-		add("it has ended")
-	}
-	if fate.ExitCode != nil {
-		add("exit code %d", *fate.ExitCode)
-	}
-	if fate.Note != "" {
-		parts = append(parts, fate.Note)
-	}
-	return strings.Join(parts, ", ")
 }

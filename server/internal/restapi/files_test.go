@@ -278,7 +278,7 @@ func TestTheHostsWordOnAFileBecomesAStatus(t *testing.T) {
 	} {
 		d.spoil = protocol.Failf(reason, "why")
 		got := w.do("GET", filePath, token, "")
-		if p := decode[Problem](t, got); got.status != status || p.Error.Code != "tool_failed" || p.Error.Reason != reason || p.Error.Message != "why" {
+		if p := decode[Problem](t, got); got.status != status || p.Error.Code != "tool_failed" || p.Error.Reason != reason || p.Error.Message != `web-01 says: "why"` {
 			t.Errorf("%s: HTTP %d %s", reason, got.status, got.body)
 		}
 	}

@@ -1,0 +1,155 @@
+package dispatch
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/mux"
+	"github.com/drover-fleet/drover/protocol/text"
+	"github.com/drover-fleet/drover/server/internal/fleet"
+)
+
+// What hosts say of calls. It's shown as what it is, and it isn't believed against itself.
+
+const (
+	// maxSaid bounds the text of a host within a message, in bytes.
+	maxSaid = 2048
+	// maxNote bounds a host's note within a line of evidence, in bytes.
+	maxNote = 240
+	// clocksApart is how much earlier than its sending a host may say that a call began: its
+	// clock may have been set.
+	clocksApart = time.Minute
+)
+
+// says is a host's text as Drover may show it: nobody takes it for Drover's own.
+func says(id fleet.AgentID, s string) string {
+	if s = text.Line(s, maxSaid); s == "" {
+		return fmt.Sprintf("agent %s gave no reason", id)
+	}
+	return fmt.Sprintf("%s says: %s", id, text.Quote(s, maxSaid))
+}
+
+// nothingRan tells the codes by which an agent says that it has begun nothing.
+func nothingRan(c protocol.Code) bool {
+	return c == protocol.CodeNotStarted || c == protocol.CodeExpired
+}
+
+// contradiction tells where what an agent said of one call can't all be true, or is "". ran
+// tells that it has sent progress. What contradicts itself proves nothing: an end of such a
+// call isn't known.
+func contradiction(fate mux.Fate, resp *protocol.Response, ran bool) string {
+	traces := fate.PID != 0 || fate.ExitCode != nil
+	switch {
+	case fate.State == protocol.FateUnseen && (traces || fate.AgoMS != 0 || fate.Ended || fate.Note != ""):
+		return "it never saw the call, and knows things of it"
+	case fate.State == protocol.FateUnseen && ran:
+		return "it never saw the call, and told how it goes"
+	case fate.State == protocol.FateRunning && fate.Ended:
+		return "the call runs, and has ended"
+	case fate.State == protocol.FateLost && fate.ExitCode != nil && !fate.Ended:
+		return "the call has an exit code, and hasn't ended"
+	}
+	if resp == nil || resp.Error == nil {
+		return ""
+	}
+	switch code := resp.Error.Code; {
+	case (nothingRan(code) || code == protocol.CodeRateLimited) && len(resp.Result) > 0:
+		return "nothing was started, and here is its result"
+	case nothingRan(code) && traces:
+		return "nothing was started, and it had a process"
+	case nothingRan(code) && ran:
+		return "nothing was started, and it told how it goes"
+	}
+	return ""
+}
+
+// sentSince is how long ago a call was made: what a host says of it can't be older.
+func sentSince(id fleet.CallID) time.Duration {
+	u, err := uuid.Parse(string(id))
+	if err != nil || u.Version() != 7 {
+		return math.MaxInt64
+	}
+	return time.Since(time.Unix(u.Time().UnixTime()))
+}
+
+// evidenceOf words what an agent knows of a call, in one line. Numbers that can't be are
+// called so, and its own words are in quotes.
+func evidenceOf(id fleet.CallID, fate mux.Fate, resp *protocol.Response) string {
+	if bad := contradiction(fate, resp, false); bad != "" {
+		return "the host contradicts itself (" + bad + "), so nothing is known from it"
+	}
+	parts := []string{begunOf(fate)}
+	add := func(format string, args ...any) { parts = append(parts, fmt.Sprintf(format, args...)) }
+	if fate.AgoMS > 0 {
+		if since := sentSince(id); fate.AgoMS > since.Milliseconds()+clocksApart.Milliseconds() {
+			add("the time that it gives for the beginning is before the call was made")
+		} else {
+			add("it began %s before the agent was asked", (time.Duration(fate.AgoMS) * time.Millisecond).Round(100*time.Millisecond))
+		}
+	}
+	switch {
+	case fate.PID < 0 || int64(fate.PID) > math.MaxUint32:
+		add("the process number that it gives can't be one")
+	case fate.PID > 0:
+		add("as process %d", fate.PID)
+	}
+	switch {
+	case resp != nil && resp.Error != nil:
+		add("it ended with the error %s", codeOf(resp.Error.Code))
+	case resp != nil:
+		add("it ended with a result")
+	case fate.Ended:
+		add("it has ended")
+	}
+	if fate.ExitCode != nil {
+		if saneExit(*fate.ExitCode) {
+			add("exit code %d", *fate.ExitCode)
+		} else {
+			add("the exit code that it gives can't be one")
+		}
+	}
+	if fate.Note != "" {
+		add("and it notes: %s", text.Quote(fate.Note, maxNote))
+	}
+	return "the host says: " + strings.Join(parts, ", ")
+}
+
+func begunOf(fate mux.Fate) string {
+	switch fate.State {
+	case protocol.FateUnseen:
+		return "its agent's journal has no trace of it"
+	case protocol.FateRunning:
+		return "it was still running when the agent was asked"
+	default:
+		return "it had begun"
+	}
+}
+
+// saneExit tells what a system gives as an exit code: 128+n for a signal, -1 for a process
+// that had none, 32 bits on Windows.
+func saneExit(code int) bool { return code >= -1 && int64(code) <= math.MaxUint32 }
+
+// codeOf is an agent's code as it may be shown: a known one.
+func codeOf(c protocol.Code) protocol.Code {
+	if !believed(c) {
+		return protocol.CodeToolFailed
+	}
+	return c
+}
+
+// believed tells the codes that an agent may end a call with.
+func believed(c protocol.Code) bool {
+	switch c {
+	case protocol.CodeBadArgs, protocol.CodeUnsupported, protocol.CodeDenied, protocol.CodeToolFailed, protocol.CodeTimedOut,
+		protocol.CodeNotStarted, protocol.CodeOutcomeUnknown, protocol.CodeConflict, protocol.CodeTooLarge, protocol.CodeRateLimited,
+		protocol.CodeExpired, protocol.CodeInternal, protocol.CodeCancelled:
+		return true
+	default:
+		return false
+	}
+}
