@@ -31,49 +31,77 @@ const (
 	metaKey     = "io.github.drover-fleet/idempotency_key"
 )
 
-// forward is the handler of a tool that runs on an agent: it takes Drover's own members out
-// of the arguments and gives the rest to dispatch as it is.
+// use is one use of a forwarded tool, whichever way it came in.
+type use struct {
+	who            fleet.Principal
+	args           jsontext.Value // as they came, Drover's own members among them
+	client         string         // for display
+	patient        bool           // the client waits for as long as it hears of progress
+	modern         bool           // what ends the request cancels the call
+	key, toolUseID string
+	notify         notify // nil where the client asked for no progress
+}
+
+// forward is the SDK's handler of a tool that runs on an agent: for what serveCall leaves.
 func (a *API) forward(def *capability.Definition) mcp.ToolHandler {
 	return func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		who, ok := principalOf(req.Extra)
 		if !ok {
 			return errorResult(def.Name, fleet.Errorf(protocol.CodeUnauthenticated, "a credential is needed")), nil
 		}
-		args, err := splice(req.Params.Arguments)
-		var queue time.Duration
-		if err == nil {
-			queue, err = args.queueFor()
-		}
-		if err != nil {
-			fe := fleet.AsError(err)
-			a.dispatch.Refuse(who, fleet.Refusal{Client: clientOf(req), Edge: edgeName, Tool: def.Name, Agent: namedAgent(jsontext.Value(req.Params.Arguments)), Code: fe.Code, Message: fe.Message})
-			return errorResult(def.Name, fe), nil
-		}
-		call, release := callContext(ctx, req.ProtocolVersion() >= modernVersion)
-		defer release()
 		client := clientInfo(req)
-		r := dispatch.Request{
-			Tool: def.Name, Agent: args.agent, Args: args.rest, Wait: quietWait, Edge: edgeName, QueueFor: queue,
-			Client: clientName(client, req.Extra.Header), CancelOnDone: true,
-			Key: metaString(req.Params.Meta, metaKey), ToolUseID: metaString(req.Params.Meta, metaToolUse),
+		u := use{
+			who: who, args: jsontext.Value(req.Params.Arguments), client: clientName(client, req.Extra.Header), patient: patient(client),
+			modern: req.ProtocolVersion() >= modernVersion,
+			key:    metaString(req.Params.Meta, metaKey), toolUseID: metaString(req.Params.Meta, metaToolUse),
 		}
-		var p *progress
 		if token := req.Params.GetProgressToken(); token != nil {
-			p = newProgress(ctx, req.Session, token)
-			r.Progress, r.Wait = p.update, progressWait
-			if client != nil && client.Name == "claude-code" {
-				r.Wait = endlessWait
+			u.notify = func(value float64, msg string) {
+				_ = req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: token, Progress: value, Message: msg})
 			}
 		}
-		a.boundWait(who, &r)
-		res, err := a.dispatch.Call(call, who, r)
-		p.stop()
-		if err != nil {
-			return a.refused(def.Name, err)
-		}
-		return a.result(def, res, textLimit(def, args.rest)), nil
+		return a.run(ctx, def, u)
 	}
 }
+
+// run takes Drover's own members out of the arguments and gives the rest to dispatch as it
+// is. An error is a *jsonrpc.Error.
+func (a *API) run(ctx context.Context, def *capability.Definition, u use) (*mcp.CallToolResult, error) {
+	args, err := splice(u.args)
+	var queue time.Duration
+	if err == nil {
+		queue, err = args.queueFor()
+	}
+	if err != nil {
+		fe := fleet.AsError(err)
+		a.dispatch.Refuse(u.who, fleet.Refusal{Client: u.client, Edge: edgeName, Tool: def.Name, Agent: namedAgent(u.args), Code: fe.Code, Message: fe.Message})
+		return errorResult(def.Name, fe), nil
+	}
+	call, release := callContext(ctx, u.modern)
+	defer release()
+	r := dispatch.Request{
+		Tool: def.Name, Agent: args.agent, Args: args.rest, Wait: quietWait, Edge: edgeName, QueueFor: queue,
+		Client: u.client, CancelOnDone: true, Key: u.key, ToolUseID: u.toolUseID,
+	}
+	var p *progress
+	if u.notify != nil {
+		p = newProgress(u.notify)
+		r.Progress, r.Wait = p.update, progressWait
+		if u.patient {
+			r.Wait = endlessWait
+		}
+	}
+	a.boundWait(u.who, &r)
+	res, err := a.dispatch.Call(call, u.who, r)
+	p.stop()
+	if err != nil {
+		return a.refused(def.Name, err)
+	}
+	return a.result(def, res, textLimit(def, args.rest)), nil
+}
+
+// patient tells whether a client waits for as long as it hears of progress.
+func patient(client *mcp.Implementation) bool { return client != nil && client.Name == "claude-code" }
 
 // boundWait keeps the answer to a call that may be queued from taking as long as its queue.
 func (a *API) boundWait(who fleet.Principal, r *dispatch.Request) {

@@ -128,8 +128,9 @@ func (a *API) serverOf(r *http.Request) *mcp.Server {
 	return a.servers.of(who.ID).server
 }
 
-// ServeHTTP serves one request: the body is read whole and strictly, then the SDK's
-// handler of the right era has it.
+// ServeHTTP serves one request: the body is read whole and strictly; then a plain call of a
+// forwarded tool is served here (serveCall), and for all else the SDK's handler of the right
+// era has it.
 func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	who, ok := edge.Principal(r.Context())
 	if !ok {
@@ -149,6 +150,10 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	method := ""
 	if len(msgs) == 1 {
 		method = msgs[0].method
+		if c, ok := a.plain(r, who, &msgs[0]); ok {
+			a.serveCall(w, r, c)
+			return
+		}
 	}
 	next, stateful := a.withoutSessions, a.stateful(r, method)
 	if stateful {

@@ -35,6 +35,11 @@ type message struct {
 	id     jsontext.Value // raw; nil where there's none
 	method string         // "" for a response
 	tool   string         // of tools/call
+
+	// What the way of our own for tools/call reads, raw; nil where there's none.
+	tag, args, meta jsontext.Value
+	// more tells of members that this way doesn't know.
+	more bool
 }
 
 // refusal is a body that goes no further.
@@ -118,7 +123,10 @@ func readMessage(doc []byte) (message, *refusal) {
 	var params jsontext.Value
 	bad := members(doc, func(name string, v jsontext.Value) *refusal {
 		switch name {
-		case "jsonrpc", "result", "error":
+		case "jsonrpc":
+			m.tag = v
+		case "result", "error":
+			m.more = true
 		case "id":
 			m.id = v
 		case "method":
@@ -134,15 +142,15 @@ func readMessage(doc []byte) (message, *refusal) {
 		return nil
 	})
 	if bad == nil && m.method == methodCall {
-		m.tool, bad = readCall(params)
+		bad = m.readCall(params)
 	}
 	return m, bad
 }
 
-// readCall reads the params of tools/call and returns the tool's name.
-func readCall(params jsontext.Value) (tool string, _ *refusal) {
+// readCall reads the params of tools/call.
+func (m *message) readCall(params jsontext.Value) *refusal {
 	if params.Kind() != '{' {
-		return "", badParams("tools/call needs params: an object with name and arguments")
+		return badParams("tools/call needs params: an object with name and arguments")
 	}
 	bad := members(params, func(name string, v jsontext.Value) *refusal {
 		switch name {
@@ -150,25 +158,28 @@ func readCall(params jsontext.Value) (tool string, _ *refusal) {
 			if v.Kind() != '"' {
 				return badParams("params.name must be a string: the tool's name")
 			}
-			tool = unquote(v)
+			m.tool = unquote(v)
 		case "arguments":
 			if v.Kind() != '{' && v.Kind() != 'n' {
 				return badParams("params.arguments must be an object")
 			}
+			m.args = v
 		case "_meta":
 			if v.Kind() != '{' && v.Kind() != 'n' {
 				return badParams("params._meta must be an object")
 			}
+			m.meta = v
 		case "inputResponses", "requestState", "task":
+			m.more = true
 		default:
 			return badParams("the params of tools/call have no member " + text.Quote(name, 64) + "; names are matched exactly")
 		}
 		return nil
 	})
-	if bad == nil && tool == "" {
+	if bad == nil && m.tool == "" {
 		bad = badParams("params.name is missing: the tool's name")
 	}
-	return tool, bad
+	return bad
 }
 
 // members calls f for each member of the object doc. The values are parts of doc itself.

@@ -1,12 +1,9 @@
 package mcpapi
 
 import (
-	"context"
 	"fmt"
 	"sync"
 	"time"
-
-	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/drover-fleet/drover/server/internal/dispatch"
 )
@@ -22,9 +19,7 @@ const (
 // progress tells a client how its call goes: the first notification names the call's id,
 // each has the latest line of output. A nil progress does nothing.
 type progress struct {
-	ctx     context.Context // of the request: its notifications go to its stream
-	session *mcp.ServerSession
-	token   any
+	notify  notify
 	started time.Time
 
 	mu     sync.Mutex // of what update changes; never held while sending
@@ -39,9 +34,11 @@ type progress struct {
 	value   float64
 }
 
-func newProgress(ctx context.Context, session *mcp.ServerSession, token any) *progress {
-	return &progress{ctx: ctx, session: session, token: token, started: time.Now()}
-}
+// notify sends one notification to the request's own stream. A client that can't be told is
+// found out by its stream.
+type notify func(value float64, msg string)
+
+func newProgress(n notify) *progress { return &progress{notify: n, started: time.Now()} }
 
 // update takes news of the call; it doesn't block. The first starts the clock.
 func (p *progress) update(u dispatch.Update) {
@@ -83,8 +80,7 @@ func (p *progress) send() {
 		p.named = true
 		msg = fmt.Sprintf("call %s on %s", u.CallID, msg)
 	}
-	// A client that can't be told is found out by its stream.
-	_ = p.session.NotifyProgress(p.ctx, &mcp.ProgressNotificationParams{ProgressToken: p.token, Progress: p.value, Message: msg})
+	p.notify(p.value, msg)
 }
 
 // stop ends the notifications; none is sent after it returns.

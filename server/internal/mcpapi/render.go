@@ -24,27 +24,27 @@ const metaCall = "io.github.drover-fleet/call"
 
 // callMeta are the machine fields of a forwarded call's result.
 type callMeta struct {
-	CallID    fleet.CallID  `json:"call_id,omitempty"`
-	AgentID   fleet.AgentID `json:"agent_id,omitempty"`
-	Tool      string        `json:"tool,omitempty"`
-	State     fleet.State   `json:"state,omitempty"`
-	Code      protocol.Code `json:"code,omitempty"`
-	Reason    string        `json:"reason,omitempty"`
-	Joined    bool          `json:"joined,omitempty"`
-	ExitCode  *int          `json:"exit_code,omitempty"`
-	Signal    string        `json:"signal,omitempty"`
-	Truncated bool          `json:"truncated,omitempty"`
+	CallID    fleet.CallID  `json:"call_id,omitzero"`
+	AgentID   fleet.AgentID `json:"agent_id,omitzero"`
+	Tool      string        `json:"tool,omitzero"`
+	State     fleet.State   `json:"state,omitzero"`
+	Code      protocol.Code `json:"code,omitzero"`
+	Reason    string        `json:"reason,omitzero"`
+	Joined    bool          `json:"joined,omitzero"`
+	ExitCode  *int          `json:"exit_code,omitzero"`
+	Signal    string        `json:"signal,omitzero"`
+	Truncated bool          `json:"truncated,omitzero"`
 	// Bytes written by the command, also those not returned.
-	StdoutBytes *int64 `json:"stdout_bytes,omitempty"`
-	StderrBytes *int64 `json:"stderr_bytes,omitempty"`
-	DurationMS  *int64 `json:"duration_ms,omitempty"`
+	StdoutBytes *int64 `json:"stdout_bytes,omitzero"`
+	StderrBytes *int64 `json:"stderr_bytes,omitzero"`
+	DurationMS  *int64 `json:"duration_ms,omitzero"`
 	// Of a file.
-	Size       *int64 `json:"size,omitempty"`
-	NextOffset int64  `json:"next_offset,omitempty"`
-	SHA256     string `json:"sha256,omitempty"`
+	Size       *int64 `json:"size,omitzero"`
+	NextOffset int64  `json:"next_offset,omitzero"`
+	SHA256     string `json:"sha256,omitzero"`
 	// Of a queued call, RFC 3339; of one whose outcome is unknown.
-	QueuedUntil string `json:"queued_until,omitempty"`
-	Evidence    string `json:"evidence,omitempty"`
+	QueuedUntil string `json:"queued_until,omitzero"`
+	Evidence    string `json:"evidence,omitzero"`
 }
 
 func metaOf(res dispatch.Result) callMeta {

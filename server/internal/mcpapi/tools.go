@@ -117,6 +117,11 @@ const instructions = `Drover runs tools on many hosts. Each host has an agent, n
 - offline means that nothing was sent. Only if the user wants it, queue_for_seconds lets a call wait for its host.
 - fleet_overview shows the fleet in short, whoami what you may do.`
 
+// implementation is what Drover says of itself.
+func (a *API) implementation() *mcp.Implementation {
+	return &mcp.Implementation{Name: "drover", Title: "Drover", Version: a.version}
+}
+
 // newServer makes a principal's SDK server, with the tools that everybody has.
 func (a *API) newServer() *mcp.Server {
 	opts := &mcp.ServerOptions{
@@ -126,7 +131,7 @@ func (a *API) newServer() *mcp.Server {
 		SetCacheable: func(_ context.Context, _ mcp.Request, c *mcp.Cacheable) { c.CacheScope = "private" },
 	}
 	fixtureOptions(opts)
-	s := mcp.NewServer(&mcp.Implementation{Name: "drover", Title: "Drover", Version: a.version}, opts)
+	s := mcp.NewServer(a.implementation(), opts)
 	s.AddReceivingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
 		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 			res, err := next(ctx, method, req)

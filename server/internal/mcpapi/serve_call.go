@@ -1,0 +1,176 @@
+package mcpapi
+
+import (
+	"errors"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/capability"
+	"github.com/drover-fleet/drover/server/internal/fleet"
+)
+
+// Headers that the modern era demands beside the version: they repeat what the body says.
+const (
+	methodHeader = "Mcp-Method"
+	nameHeader   = "Mcp-Name"
+)
+
+// plainCall is a use of a forwarded tool in the modern era that is in order in all that the
+// SDK would look at.
+type plainCall struct {
+	use
+	id    jsontext.Value
+	def   *capability.Definition
+	token jsontext.Value // for progress; nil where none is asked for
+}
+
+// plain recognises the common shape of a call, which serveCall answers without the SDK: that
+// would decode it and its parts a dozen times. It only ever says "certainly in order". Whatever it
+// can't vouch for is the SDK's, which takes it, or finds the fault and names it; so nothing
+// comes through here that the SDK would refuse, and a test holds them to the same answers.
+func (a *API) plain(r *http.Request, who fleet.Principal, m *message) (*plainCall, bool) {
+	h := r.Header
+	if m.method != methodCall || m.more || string(m.tag) != `"2.0"` || !plainID(m.id) ||
+		h.Get(versionHeader) != modernVersion || h.Get(methodHeader) != methodCall || h.Get(nameHeader) != m.tool ||
+		h["Last-Event-Id"] != nil || !acceptsBoth(h["Accept"]) {
+		return nil, false
+	}
+	c := &plainCall{id: m.id, def: a.granted(who, m.tool)}
+	if c.def == nil {
+		return nil, false
+	}
+	c.who, c.args, c.modern = who, m.args, true
+	return c, c.readMeta(m.meta, h)
+}
+
+// granted finds a forwarded tool among those that who may use.
+func (a *API) granted(who fleet.Principal, tool string) *capability.Definition {
+	if _, ok := a.tools[tool]; !ok {
+		return nil
+	}
+	for _, d := range a.fleet.Tools(who) {
+		if d.Name == tool {
+			return d
+		}
+	}
+	return nil
+}
+
+// readMeta reads _meta, and tells whether it's in order.
+func (c *plainCall) readMeta(meta jsontext.Value, h http.Header) bool {
+	if meta.Kind() != '{' {
+		return false
+	}
+	var version string
+	var info *mcp.Implementation
+	capabilities, fine := false, true
+	_ = members(meta, func(name string, v jsontext.Value) *refusal {
+		switch name {
+		case mcp.MetaKeyProtocolVersion:
+			version = stringOf(v)
+		case mcp.MetaKeyClientInfo:
+			info = new(mcp.Implementation)
+			fine = fine && v.Kind() == '{' && json.Unmarshal(v, info) == nil
+		case mcp.MetaKeyClientCapabilities:
+			capabilities = goodCapabilities(v)
+		case "progressToken":
+			c.token = v
+			fine = fine && (v.Kind() == '"' || v.Kind() == '0')
+		case metaKey:
+			c.key = stringOf(v)
+		case metaToolUse:
+			c.toolUseID = stringOf(v)
+		}
+		return nil
+	})
+	c.client, c.patient = clientName(info, h), patient(info)
+	return fine && capabilities && version == modernVersion
+}
+
+// goodCapabilities tells whether the SDK could decode what a client says it can. Drover
+// makes no use of it.
+func goodCapabilities(v jsontext.Value) bool {
+	if string(v) == "{}" {
+		return true
+	}
+	var c struct {
+		mcp.ClientCapabilities
+		Roots *struct {
+			ListChanged bool `json:"listChanged"`
+		} `json:"roots"`
+	}
+	return v.Kind() == '{' && json.Unmarshal(v, &c) == nil
+}
+
+// stringOf is a string's text; "" for any other value.
+func stringOf(v jsontext.Value) string {
+	if v.Kind() != '"' {
+		return ""
+	}
+	return unquote(v)
+}
+
+// plainID tells whether an id goes back as it came: a string, or an integer as Go writes it.
+func plainID(id jsontext.Value) bool {
+	switch {
+	case !goodID(id):
+		return false
+	case id.Kind() == '"':
+		return true
+	}
+	n, err := strconv.ParseInt(string(id), 10, 64)
+	return err == nil && strconv.FormatInt(n, 10) == string(id)
+}
+
+// acceptsBoth tells whether a client takes plain answers and event streams, as each must.
+func acceptsBoth(values []string) bool {
+	plain, events := false, false
+	for _, v := range values {
+		for one := range strings.SplitSeq(v, ",") {
+			media, _, _ := strings.Cut(one, ";")
+			switch strings.TrimSpace(media) {
+			case "application/json":
+				plain = true
+			case "text/event-stream":
+				events = true
+			case "*/*":
+				plain, events = true, true
+			}
+		}
+	}
+	return plain && events
+}
+
+// serveCall answers a call: as plain JSON if its end comes before the first pulse and before
+// any progress, else as an event stream.
+func (a *API) serveCall(w http.ResponseWriter, r *http.Request, c *plainCall) {
+	s := newStream(w, false, true)
+	s.ready()
+	defer s.end()
+	if c.token != nil {
+		c.notify = func(value float64, msg string) { s.send(encodeNote(c.token, value, msg)) }
+	}
+	res, err := a.run(r.Context(), c.def, c.use)
+	var body []byte
+	if err == nil {
+		body, err = encodeResult(c.id, res, a.implementation())
+	}
+	if err == nil {
+		s.answer(http.StatusOK, body)
+		return
+	}
+	var e *jsonrpc.Error
+	status := http.StatusBadRequest
+	if !errors.As(err, &e) {
+		a.log.Error("a result could not be written", "tool", c.def.Name, "err", err)
+		status, e = http.StatusInternalServerError, rpcError(jsonrpc.CodeInternalError, fleet.Errorf(protocol.CodeInternal, "Drover failed inside; the server's log has the cause"))
+	}
+	s.answer(status, encodeRPCError(c.id, e))
+}
