@@ -1,4 +1,4 @@
-//go:build soak
+//go:build unix
 
 package cluster
 

@@ -1,4 +1,4 @@
-//go:build soak
+//go:build unix
 
 package cluster
 
@@ -75,18 +75,6 @@ func (l *load) run(ctx context.Context, workers int) {
 		})
 	}
 	all.Wait()
-}
-
-// succeeded are the answers until now that are results.
-func (l *load) succeeded() (out []answer) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, a := range l.answers {
-		if a.state == "succeeded" {
-			out = append(out, a)
-		}
-	}
-	return out
 }
 
 // client is one of them: each in turn speaks REST or MCP in one of the eras.

@@ -1,4 +1,4 @@
-//go:build soak
+//go:build unix
 
 // Package cluster runs several replicas behind a balancer, as docs/deploy.md describes, and
 // takes them away one after the other while clients go on.

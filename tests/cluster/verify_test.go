@@ -1,4 +1,4 @@
-//go:build soak
+//go:build unix
 
 package cluster
 
@@ -55,6 +55,9 @@ func (r *rig) record(t *testing.T) map[string]kept {
 	return calls
 }
 
+// refusals are the codes that say that nothing ran.
+var refusals = []string{"offline", "unavailable", "not_started"}
+
 // verify holds what clients were told and what ran on hosts against the record. allowed are
 // the codes that a client may have been given.
 func (l *load) verify(allowed ...string) {
@@ -84,6 +87,9 @@ func (l *load) verify(allowed ...string) {
 		ends[a.state+" "+a.code]++
 		if a.code != "" && !slices.Contains(allowed, a.code) {
 			l.t.Errorf("call %s to %s was answered with %q: %s %.300s", a.n, a.agent, a.code, a.state, a.text)
+		}
+		if slices.Contains(refusals, a.code) && numbers[a.n] {
+			l.t.Errorf("call %s to %s was refused as %s, and ran: %.300s", a.n, a.agent, a.code, a.text)
 		}
 		if a.call == "" {
 			continue
