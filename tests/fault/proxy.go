@@ -63,6 +63,16 @@ func (p *Proxy) Freeze() { p.freeze(true) }
 // Thaw lets the frozen connections go on where they stopped.
 func (p *Proxy) Thaw() { p.freeze(false) }
 
+// Strand ends the connections that are open now for who dialled alone: the target hears of it
+// only when they are thawed or cut, as when a host moves to another network.
+func (p *Proxy) Strand() {
+	for _, c := range p.pairs() {
+		c.frozen.set(true)
+		_ = c.client.SetLinger(0)
+		_ = c.client.Close()
+	}
+}
+
 func (p *Proxy) freeze(shut bool) {
 	for _, c := range p.pairs() {
 		c.frozen.set(shut)

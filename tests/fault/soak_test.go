@@ -29,7 +29,7 @@ import (
 )
 
 // TestSoakModel: 520 random schedules.
-func TestSoakModel(t *testing.T) { model(t, 26) }
+func TestSoakModel(t *testing.T) { oneServer(26).check(t) }
 
 // TestSoakSlowLink: 50 MB each way over 1 Mbit/s and 300 ms, a small call every 5 s.
 func TestSoakSlowLink(t *testing.T) {

@@ -19,7 +19,6 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib" // to make a schema for each test
 	_ "modernc.org/sqlite"             // to look at a server's store from outside
 
-	"github.com/drover-fleet/drover/agent"
 	"github.com/drover-fleet/drover/server"
 	"github.com/drover-fleet/drover/tests/testenv"
 )
@@ -172,75 +171,6 @@ func lockRecord(t testing.TB, db *sql.DB, postgres bool) (release func()) {
 	}
 	return sync.OnceFunc(func() { _ = tx.Rollback() })
 }
-
-// Agent is one agent of a Fleet, running in this process.
-type Agent struct {
-	ID    string
-	State string // its state folder
-	fleet *Fleet
-	cfg   agent.Config
-	stop  func()
-}
-
-// AgentOption changes an agent's configuration before it starts.
-type AgentOption func(*agent.Config)
-
-// WithRoots confines the agent's file tools.
-func WithRoots(dirs ...string) AgentOption { return func(c *agent.Config) { c.Roots = dirs } }
-
-// Agent enrols and starts an agent and waits until the server sees it online.
-func (f *Fleet) Agent(id string, opts ...AgentOption) *Agent {
-	f.T.Helper()
-	a := &Agent{ID: id, State: filepath.Join(f.T.TempDir(), "state"), fleet: f}
-	a.cfg = agent.Config{Server: f.URL, State: a.State, Token: f.EnrolToken(id, nil, false)}
-	for _, o := range opts {
-		o(&a.cfg)
-	}
-	a.Start()
-	f.T.Cleanup(func() { a.Stop() })
-	a.WaitOnline()
-	return a
-}
-
-// Start runs the agent with its state.
-func (a *Agent) Start() {
-	a.fleet.T.Helper()
-	ag, err := agent.New(a.cfg, a.fleet.log)
-	if err != nil {
-		a.fleet.T.Fatalf("agent %s: %v", a.ID, err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		if err := ag.Run(ctx); err != nil && ctx.Err() == nil {
-			a.fleet.T.Errorf("agent %s: %v", a.ID, err)
-		}
-	}()
-	a.stop = sync.OnceFunc(func() {
-		cancel()
-		<-done
-	})
-}
-
-// Stop ends the agent and waits for its end.
-func (a *Agent) Stop() { a.stop() }
-
-// Rekey stops the agent, enrols its host anew under the same id, with a new key in a new
-// state folder, and starts it. It doesn't wait until the agent is online.
-func (a *Agent) Rekey() {
-	a.fleet.T.Helper()
-	a.Stop()
-	a.State = filepath.Join(a.fleet.T.TempDir(), "state")
-	a.cfg.State, a.cfg.Token = a.State, a.fleet.EnrolToken(a.ID, nil, true)
-	a.Start()
-}
-
-// WaitOnline waits until the server sees the agent online.
-func (a *Agent) WaitOnline() { a.fleet.T.Helper(); a.fleet.WaitState(a.ID, "online") }
-
-// WaitOffline waits until the server sees the agent offline.
-func (a *Agent) WaitOffline() { a.fleet.T.Helper(); a.fleet.WaitState(a.ID, "offline") }
 
 // WaitState waits until the server says that the agent is in this state.
 func (f *Client) WaitState(id, state string) {
