@@ -45,121 +45,160 @@ func fine(doc []byte, lim Limits) bool {
 	r := borrow(doc)
 	defer r.giveBack()
 	v, err := r.dec.ReadValue()
-	return err == nil && r.ended(doc) && scan(v, lim.MaxDepth, lim.Numbers)
+	if err != nil || !r.ended(doc) {
+		return false
+	}
+	_, ok := scan(v, lim.MaxDepth, lim.Numbers)
+	return ok
 }
 
-// scan walks over the bytes of a valid JSON value: false when it's nested deeper than depth
-// or, with numbers, has a number out of range.
-func scan(v []byte, depth int, numbers bool) bool {
-	d := 0
-	for i := 0; i < len(v); i++ {
-		switch c := v[i]; c {
-		case '"':
-			for i++; v[i] != '"'; i++ {
-				if v[i] == '\\' {
-					i++
-				}
-			}
-		case '{', '[':
-			if d++; d > depth {
-				return false
-			}
-		case '}', ']':
-			d--
-		default:
-			if !numbers || c != '-' && (c < '0' || c > '9') {
-				continue
-			}
-			from := i
-			for i+1 < len(v) && partOfNumber(v[i+1]) {
-				i++
-			}
-			if !safeNumber(string(v[from : i+1])) {
-				return false
-			}
+// endOfString returns where the string that begins at i ends, in valid JSON.
+func endOfString(v []byte, i int) int {
+	for i++; v[i] != '"'; i++ {
+		if v[i] == '\\' {
+			i++
 		}
 	}
-	return true
+	return i + 1
 }
 
-func partOfNumber(c byte) bool {
-	return c >= '0' && c <= '9' || c == '.' || c == 'e' || c == 'E' || c == '+' || c == '-'
+// scan walks over the bytes of the valid JSON value that v begins with, and returns its end:
+// false when it's nested deeper than depth or, with numbers, has a number out of range.
+func scan(v []byte, depth int, numbers bool) (end int, ok bool) {
+	d := 0
+	for i := 0; i < len(v); {
+		switch c := v[i]; {
+		case c == '"':
+			i = endOfString(v, i)
+		case c == '{', c == '[':
+			if d++; d > depth {
+				return i, false
+			}
+			i++
+			continue
+		case c == '}', c == ']':
+			d--
+			i++
+		case c == ' ', c == '\t', c == '\r', c == '\n', c == ',', c == ':':
+			i++
+			continue
+		default: // a number, true, false, null
+			from := i
+			for i++; i < len(v) && partOfLiteral(v[i]); i++ {
+			}
+			if numbers && (c == '-' || c <= '9') && !safeNumber(string(v[from:i])) {
+				return i, false
+			}
+		}
+		if d == 0 {
+			return i, true
+		}
+	}
+	return len(v), false
 }
 
-// fits tells that doc is fine and has the shape of t.
+func partOfLiteral(c byte) bool {
+	return c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c == '.' || c == 'E' || c == '+' || c == '-'
+}
+
+// fits tells that a document which json.Unmarshal has decoded into a t is as deep as it may
+// be, and has the members that it must have and no others. It's valid JSON without equal
+// names then, so that its bytes alone say it.
 func fits(doc []byte, t reflect.Type, lim Limits) bool {
-	r := borrow(doc)
-	defer r.giveBack()
-	return !lim.Numbers && r.value(t, lim.MaxDepth) && r.ended(doc)
+	w := walker{doc: doc, lim: lim}
+	return w.value(t, lim.MaxDepth)
 }
 
-// value reads one value of type t, at most depth deep.
-func (r *reader) value(t reflect.Type, depth int) bool {
+// walker walks over the bytes of a valid JSON value, beside a type.
+type walker struct {
+	doc []byte
+	at  int
+	lim Limits
+}
+
+// next passes over white space, commas and colons, and returns the byte after them.
+func (w *walker) next() byte {
+	for {
+		switch c := w.doc[w.at]; c {
+		case ' ', '\t', '\r', '\n', ',', ':':
+			w.at++
+		default:
+			return c
+		}
+	}
+}
+
+// value walks over one value of type t, at most depth deep.
+func (w *walker) value(t reflect.Type, depth int) bool {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
-	p := planOf(t)
-	kind := r.dec.PeekKind()
+	p, c := planOf(t), w.next()
 	switch {
 	case p.custom:
-	case kind == 'n':
+	case c == 'n':
 		return false
-	case t.Kind() == reflect.Struct && kind == '{':
-		return depth > 0 && r.object(p, depth)
-	case t.Kind() == reflect.Map && kind == '{', t.Kind() == reflect.Slice && kind == '[':
-		return depth > 0 && r.elements(t, kind == '{', depth)
+	case t.Kind() == reflect.Struct && c == '{':
+		return depth > 0 && w.object(p, depth)
+	case t.Kind() == reflect.Map && c == '{', t.Kind() == reflect.Slice && c == '[':
+		return depth > 0 && w.elements(t.Elem(), c == '{', depth)
 	case t.Kind() == reflect.Struct || t.Kind() == reflect.Map:
 		return false
 	}
-	v, err := r.dec.ReadValue()
-	return err == nil && scan(v, depth, false)
+	return w.skip(depth)
 }
 
-func (r *reader) object(p *plan, depth int) bool {
-	if _, err := r.dec.ReadToken(); err != nil || len(p.list) > 64 {
+// skip walks over one value of any type.
+func (w *walker) skip(depth int) bool {
+	w.next()
+	n, ok := scan(w.doc[w.at:], depth, w.lim.Numbers)
+	w.at += n
+	return ok
+}
+
+// name walks over a string, and returns what is between its quotes.
+func (w *walker) name() []byte {
+	w.next()
+	from := w.at + 1
+	w.at = endOfString(w.doc, w.at)
+	return w.doc[from : w.at-1]
+}
+
+func (w *walker) object(p *plan, depth int) bool {
+	if len(p.list) > 64 {
 		return false
 	}
+	w.at++
 	var seen uint64
-	for r.dec.PeekKind() == '"' {
-		name, err := r.dec.ReadValue()
-		if err != nil || len(name) < 2 {
-			return false
-		}
-		i, ok := p.index[string(name[1:len(name)-1])] // a name with escapes goes the slow way
-		if !ok {
-			return false
-		}
-		t := p.list[i]
-		if r.dec.PeekKind() == 'n' && t != rawType || !r.value(t, depth-1) {
-			return false
-		}
-		seen |= 1 << i
-	}
-	_, err := r.dec.ReadToken()
-	return err == nil && seen&p.must == p.must
-}
-
-func (r *reader) elements(t reflect.Type, named bool, depth int) bool {
-	if _, err := r.dec.ReadToken(); err != nil {
-		return false
-	}
-	for {
-		switch r.dec.PeekKind() {
-		case 0:
-			return false
-		case '}', ']':
-			_, err := r.dec.ReadToken()
-			return err == nil
-		}
-		if named {
-			if _, err := r.dec.ReadValue(); err != nil {
+	for w.next() != '}' {
+		i, ok := p.index[string(w.name())] // a name with escapes goes the slow way
+		switch {
+		case ok:
+			t := p.list[i]
+			if w.next() == 'n' && t != rawType || !w.value(t, depth-1) {
 				return false
 			}
-		}
-		if !r.value(t.Elem(), depth-1) {
+			seen |= 1 << i
+		case !w.lim.Extra || !w.skip(depth-1):
 			return false
 		}
 	}
+	w.at++
+	return seen&p.must == p.must
+}
+
+func (w *walker) elements(t reflect.Type, named bool, depth int) bool {
+	w.at++
+	for c := w.next(); c != '}' && c != ']'; c = w.next() {
+		if named {
+			w.name()
+		}
+		if !w.value(t, depth-1) {
+			return false
+		}
+	}
+	w.at++
+	return true
 }
 
 // hasDecoder tells whether t reads itself (raw values, times).

@@ -2,25 +2,29 @@ package strict
 
 import (
 	"bytes"
+	"errors"
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 )
 
 // bothWays holds the fast path to the slow one.
 func bothWays(t *testing.T, doc []byte) {
 	t.Helper()
-	for _, lim := range []Limits{{MaxDepth: DefaultDepth}, {MaxDepth: 2}, {MaxDepth: DefaultDepth, Numbers: true}} {
+	for _, lim := range []Limits{{MaxDepth: DefaultDepth}, {MaxDepth: 2}, {MaxDepth: DefaultDepth, Numbers: true}, {MaxDepth: 3, Numbers: true, Extra: true}} {
 		slow := checkSlowly(doc, lim)
 		if fast := fine(doc, lim); fast != (slow == nil) {
 			t.Errorf("%.80q %+v: fast says %t, slow says %v", doc, lim, fast, slow)
 		}
 		if slow == nil {
-			slow = shaper{dec: jsontext.NewDecoder(bytes.NewReader(doc))}.shape(reflect.TypeFor[outer]())
+			slow = shaper{jsontext.NewDecoder(bytes.NewReader(doc)), lim.Extra}.shape(reflect.TypeFor[outer]())
 		}
-		if fits(doc, reflect.TypeFor[outer](), lim) && slow != nil {
+		var v outer
+		if json.Unmarshal(doc, &v, json.RejectUnknownMembers(!lim.Extra)) == nil && fits(doc, reflect.TypeFor[outer](), lim) && slow != nil {
 			t.Errorf("%.80q %+v: fast accepts, slow says %v", doc, lim, slow)
 		}
 	}
@@ -34,6 +38,8 @@ func TestFastPathAgrees(t *testing.T) {
 		`[]`, `null`, `"a"`, `1`, `{"a":"]]]]{{{\"["}`, `{"a":"\\"}`, `{"a":"x","raw":12345678901234567890}`, `{"a":"x","raw":[-9007199254740993]}`, `{"a":"x","raw":1e400}`, `{"a":"x","raw":-0.5E-3}`,
 		`{"a":"x","raw":` + strings.Repeat("[", 63) + strings.Repeat("]", 63) + `}`, `{"a":"x","raw":` + strings.Repeat("[", 64) + strings.Repeat("]", 64) + `}`,
 		"{\"a\":\"\xff\"}", `{"a":"\ud800"}`, `{"a":"x","b":{"n":1,"n":2}}`, `{"a":"x","flag":"12"}`, `{"a":"x" "flag":true}`, `{"a":"x","l":[{"n":1}{"n":2}]}`,
+		`{"a":"x","more":{"b":[1,{"c":"}]"}]},"flag":true}`, `{"more":[[[1]]],"a":"x"}`, `{"a":"x","more":{"k":1,"k":2}}`, `{"a":"x","more":9007199254740993}`, `{"a":"x","more":null}`, `{"more":1}`,
+		" { \"a\" :\t\"x\" ,\n\"l\" : [ { \"n\" : 1 } , { \"n\" : 2 } ] , \"raw\" : [ 1 , true , null ] } \r\n",
 	} {
 		bothWays(t, []byte(doc))
 	}
@@ -56,4 +62,18 @@ func FuzzFastPath(f *testing.F) {
 	f.Add([]byte(`{"a":"x","b":{"n":1},"l":[{"n":2}],"m":{"k":"v"},"raw":{"x":[null]},"flag":true}`))
 	f.Add([]byte(`{"a":"x","raw":[1e5,-0,9007199254740993]}`))
 	f.Fuzz(func(t *testing.T, doc []byte) { bothWays(t, doc) })
+}
+
+// A type that reads itself takes no null either.
+func TestNullForATypeThatReadsItself(t *testing.T) {
+	var v struct {
+		At   time.Time  `json:"at"`
+		Then *time.Time `json:"then,omitempty"`
+	}
+	for _, doc := range []string{`{"at":null}`, `{"at":"2026-11-30T09:00:00Z","then":null}`} {
+		var e *Error
+		if err := Unmarshal([]byte(doc), &v, Limits{}); !errors.As(err, &e) || e.Kind != Null {
+			t.Errorf("%s: %v", doc, err)
+		}
+	}
 }

@@ -123,7 +123,8 @@ func checkSlowly(doc []byte, lim Limits) error {
 
 // Unmarshal checks doc against lim and decodes it into v, a pointer to a struct. Names
 // match exactly; every field without omitempty or omitzero must be there; null is refused
-// for every member except one of type jsontext.Value, whose inside is left alone.
+// for every member except one of type jsontext.Value, whose inside is left alone. After an
+// error v holds whatever was read until then.
 func Unmarshal(doc []byte, v any, lim Limits) error {
 	if lim.MaxBytes > 0 && len(doc) > lim.MaxBytes {
 		return &Error{Kind: Size}
@@ -131,16 +132,19 @@ func Unmarshal(doc []byte, v any, lim Limits) error {
 	if lim.MaxDepth == 0 {
 		lim.MaxDepth = DefaultDepth
 	}
-	if t := reflect.TypeOf(v).Elem(); !fits(doc, t, lim) {
-		if err := checkSlowly(doc, lim); err != nil {
-			return err
-		}
-		sh := shaper{jsontext.NewDecoder(bytes.NewReader(doc)), lim.Extra}
-		if err := sh.shape(t); err != nil {
-			return err
-		}
+	t := reflect.TypeOf(v).Elem()
+	err := json.Unmarshal(doc, v, json.RejectUnknownMembers(!lim.Extra))
+	if err == nil && fits(doc, t, lim) {
+		return nil
 	}
-	if err := json.Unmarshal(doc, v, json.RejectUnknownMembers(!lim.Extra)); err != nil {
+	if err := checkSlowly(doc, lim); err != nil {
+		return err
+	}
+	sh := shaper{jsontext.NewDecoder(bytes.NewReader(doc)), lim.Extra}
+	if err := sh.shape(t); err != nil {
+		return err
+	}
+	if err != nil {
 		return semanticError(err)
 	}
 	return nil
