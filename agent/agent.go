@@ -116,9 +116,12 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer closeJournal(calls, log)
 	endLeftovers(calls, log)
 	runner := run.New(reg, run.Identity{Fingerprint: id.Fingerprint(), Generation: id.Generation()}, calls, log)
+	watch, rest := context.WithCancel(context.WithoutCancel(ctx))
+	defer rest()
+	go runner.Watch(watch)
 	var up atomic.Pointer[mux.Session]
 	l := link.New(link.Options{Server: id.ServerURL(), Identity: id, Handler: runner, Resumer: runner, Boot: runner.Boot(), Log: log, Client: a.client,
-		Connected: func(c link.Connection) { up.Store(c.Session) },
+		Connected: func(c link.Connection) { runner.Connected(); up.Store(c.Session) },
 		Removed:   work.removed,
 		Facts:     func() (protocol.Facts, []protocol.Capability) { return a.facts(files), reg.Capabilities() }})
 

@@ -23,6 +23,10 @@ type flight struct {
 	id   journal.ID
 	came time.Time
 	log  *slog.Logger
+	// read is came by awake's clock, and lain how long before it may have come.
+	awake      *awake
+	read, lain time.Duration
+
 	conn context.Context // of the connection that it came over
 	work *mux.Work       // its way back over that connection
 
@@ -39,7 +43,7 @@ type flight struct {
 }
 
 func (r *Runner) newFlight(ctx context.Context, req *protocol.Request, w *mux.Work) *flight {
-	f := &flight{req: req, id: journal.IDOf(req.ID), came: time.Now(), conn: ctx, work: w, done: make(chan struct{}), late: make(chan struct{}),
+	f := &flight{req: req, id: journal.IDOf(req.ID), came: time.Now(), awake: &r.awake, read: r.awake.now(), lain: r.awake.lain(), conn: ctx, work: w, done: make(chan struct{}), late: make(chan struct{}),
 		log: r.log.With("call", req.ID, "tool", req.Tool, "principal", req.Caller.Principal)}
 	f.call.ID, f.call.Caller, f.call.journal, f.call.flight = req.ID, req.Caller, r.journal, f
 	f.ctx, f.cancel = context.WithCancelCause(context.WithoutCancel(ctx))

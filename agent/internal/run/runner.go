@@ -50,6 +50,8 @@ type Runner struct {
 	// stopping ends every call when the agent stops.
 	stopping context.Context
 	stop     context.CancelCauseFunc
+	// awake knows whether this process was stopped.
+	awake awake
 
 	mu      sync.Mutex
 	live    map[[16]byte]*flight // taken up and not ended
@@ -65,7 +67,7 @@ func New(reg *Registry, id Identity, j *journal.Journal, log *slog.Logger) *Runn
 	if j == nil {
 		j = journal.Memory()
 	}
-	r := &Runner{reg: reg, id: id, log: log, journal: j, slots: make(chan struct{}, MaxCalls), live: map[[16]byte]*flight{}}
+	r := &Runner{reg: reg, id: id, log: log, journal: j, slots: make(chan struct{}, MaxCalls), live: map[[16]byte]*flight{}, awake: awake{now: steady}}
 	r.stopping, r.stop = context.WithCancelCause(context.Background())
 	return r
 }
@@ -201,9 +203,9 @@ func (r *Runner) barred(f *flight) error {
 		return Ended(f.ctx, "nothing was started")
 	case r.stopping.Err() != nil:
 		return protocol.Errorf(protocol.CodeNotStarted, "the agent is stopping; nothing was started")
-	case f.req.NotAfterMS > 0 && time.Since(f.came).Milliseconds() >= f.req.NotAfterMS:
+	case f.expired():
 		return protocol.Errorf(protocol.CodeExpired, "the time within which it could start passed before the agent could start it; nothing was started")
-	case time.Since(f.came).Milliseconds() >= f.req.DeadlineMS:
+	case f.age().Milliseconds() >= f.req.DeadlineMS:
 		return protocol.Errorf(protocol.CodeTimedOut, "its time limit passed before the agent could start it; nothing was started")
 	}
 	return nil
