@@ -43,11 +43,19 @@ type statement struct {
 // Postgres.
 type groupTx interface {
 	run(ctx context.Context, list []statement) error
-	// commitWith runs a list and commits; after an error the caller calls end.
+	// commitWith runs a list and commits, unless there are lostSteps; after an error the
+	// caller calls end.
 	commitWith(ctx context.Context, list []statement) error
 	// end rolls back unless it was committed, and gives the connection back.
 	end() error
 }
+
+// lostSteps are the ops of a list whose statements that must change a row changed none:
+// somebody else was first. The rest of the list may have run.
+type lostSteps []*op
+
+func (lostSteps) Error() string { return errNoRows.Error() }
+func (lostSteps) Unwrap() error { return errNoRows }
 
 // stepError names the op whose statement failed.
 type stepError struct {

@@ -180,19 +180,20 @@ func readBatch(res pgx.BatchResults, list []statement, begin, commit bool) error
 			return err
 		}
 	}
-	var late error
+	var lost lostSteps
 	for i := range list {
-		if err := readStep(res, &list[i]); err != nil {
-			if late == nil {
-				late = &stepError{op: list[i].owner, err: err}
-			}
-			if !errors.Is(err, errNoRows) {
-				return late
-			}
+		err := readStep(res, &list[i])
+		switch {
+		case errors.Is(err, errNoRows):
+			lost = append(lost, list[i].owner)
+		case err != nil && lost != nil: // perhaps for what was lost
+			return lost
+		case err != nil:
+			return &stepError{op: list[i].owner, err: err}
 		}
 	}
-	if late != nil {
-		return late
+	if lost != nil {
+		return lost
 	}
 	if commit {
 		tag, err := res.Exec()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/drover-fleet/drover/protocol"
@@ -65,6 +66,8 @@ const adoptSlice = 500
 // Adopt makes open calls that belong to nobody this process's own, and returns which. Calls
 // that have ended meanwhile, or were adopted by another replica, stay as they are.
 func (db *DB) Adopt(ctx context.Context, ids ...fleet.CallID) (mine []fleet.CallID, err error) {
+	ids = slices.Clone(ids)
+	slices.Sort(ids) // the order in which the writer's groups take them: see lockOrder
 	for len(ids) > 0 {
 		some := ids[:min(len(ids), adoptSlice)]
 		ids = ids[len(some):]

@@ -14,6 +14,8 @@ import (
 	"github.com/pressly/goose/v3"
 	"modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
+
+	"github.com/drover-fleet/drover/server/internal/store/filelock"
 )
 
 type sqliteDialect struct {
@@ -63,9 +65,9 @@ func (*sqliteDialect) check(ctx context.Context, write *sql.DB, _ *slog.Logger) 
 
 func (d *sqliteDialect) lock(ctx context.Context, _ *sql.DB, what string) (func() error, error) {
 	if what == "migrate" {
-		return lockFile(ctx, d.path+".lock")
+		return filelock.Lock(ctx, d.path+".lock")
 	}
-	return lockFile(ctx, d.path+"."+what)
+	return filelock.Lock(ctx, d.path+"."+what)
 }
 
 // rebind makes $1 ?1: SQLite takes $1 for a name and numbers names as they appear.
@@ -141,10 +143,21 @@ func (d *sqliteDialect) beginGroup(ctx context.Context, write *sql.DB) (groupTx,
 }
 
 func (g *sqliteGroup) run(_ context.Context, list []statement) error {
+	var lost lostSteps
 	for i := range list {
-		if err := g.one(g.ctx, &list[i]); err != nil {
+		if n := len(lost); n > 0 && lost[n-1] == list[i].owner {
+			continue // what isn't to happen
+		}
+		err := g.one(g.ctx, &list[i])
+		switch {
+		case errors.Is(err, errNoRows):
+			lost = append(lost, list[i].owner)
+		case err != nil:
 			return &stepError{op: list[i].owner, err: err}
 		}
+	}
+	if lost != nil {
+		return lost
 	}
 	return nil
 }

@@ -61,6 +61,7 @@ type DB struct {
 	refresh chan struct{} // holds one token: whoever has it loads the snapshot
 
 	queue    chan *op
+	held     *op            // the writer's own: first of the next group
 	doubts   []fleet.CallID // the writer's own: see settleDoubts
 	commits  atomic.Int64
 	rows     atomic.Int64

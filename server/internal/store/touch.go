@@ -71,13 +71,13 @@ func (b *touchBox) takeFresh() map[fleet.AgentID]time.Time {
 	return m
 }
 
-// flushTouches writes what was collected, a slice at a time. What couldn't be written is
-// kept for the next time.
+// flushTouches writes what was collected, a slice at a time, in one order for all processes,
+// so that two never wait for each other. What couldn't be written is kept for the next time.
 func (db *DB) flushTouches(ctx context.Context) error {
 	db.touches.mu.Lock()
 	pats, agents := maps.Clone(db.touches.pats), maps.Clone(db.touches.agents)
 	db.touches.mu.Unlock()
-	for slice := range slices.Chunk(slices.Collect(maps.Keys(pats)), touchSlice) {
+	for slice := range slices.Chunk(slices.Sorted(maps.Keys(pats)), touchSlice) {
 		err := db.inTx(ctx, func(t *tx) error {
 			for _, id := range slice {
 				if _, err := t.exec(ctx, `UPDATE pats SET last_used_at = $2 WHERE id = $1 AND (last_used_at IS NULL OR last_used_at < $2)`, id, micros(pats[id])); err != nil {
@@ -91,7 +91,7 @@ func (db *DB) flushTouches(ctx context.Context) error {
 		}
 		forget(&db.touches.mu, db.touches.pats, slice, pats)
 	}
-	for slice := range slices.Chunk(slices.Collect(maps.Keys(agents)), touchSlice) {
+	for slice := range slices.Chunk(slices.Sorted(maps.Keys(agents)), touchSlice) {
 		err := db.inTx(ctx, func(t *tx) error {
 			for _, id := range slice {
 				if _, err := t.exec(ctx, `UPDATE agents SET last_seen = $2 WHERE id = $1 AND (last_seen IS NULL OR last_seen < $2)`, string(id), micros(agents[id])); err != nil {

@@ -125,6 +125,9 @@ func ignoreDone(err error) error {
 	return err
 }
 
+// maxBackoff bounds the attempts by which backoff grows: about 250 ms.
+const maxBackoff = 8
+
 // backoff waits a random time that grows with the attempt; false when ctx ended first.
 func backoff(ctx context.Context, attempt int) bool {
 	timer := time.NewTimer(time.Millisecond + rand.N(time.Millisecond<<attempt))

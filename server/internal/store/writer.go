@@ -1,9 +1,10 @@
 package store
 
 import (
+	"cmp"
 	"context"
-	"database/sql"
 	"errors"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -20,9 +21,19 @@ const (
 	// results don't hold up everything else.
 	groupBytes = 4 << 20
 	// groupTimeout bounds one attempt to write a group.
-	groupTimeout = 20 * time.Second
-	// groupAttempts bounds how often a group is tried that the engine turned away.
+	groupTimeout = 10 * time.Second
+	// groupPatience bounds how long a group is tried again that met other programs' work: no
+	// attempt begins later.
+	groupPatience = 10 * time.Second
+	// lockPatience is the same for the beginning of a group. While it lasts nothing is
+	// written, and what waits can still be withdrawn.
+	lockPatience = 8 * time.Second
+	// groupAttempts bounds how often a group is tried when the engine can't be reached, or
+	// when somebody else was first with a row.
 	groupAttempts = 4
+	// startPatience bounds how long what has to be durable before something starts waits for
+	// the writer. It's withdrawn then: nobody is told later that it may have begun.
+	startPatience = 10 * time.Second
 )
 
 // ErrAlreadyFinal says that what can happen to a call once has happened: it has its one
@@ -54,16 +65,28 @@ type op struct {
 	done    chan struct{} // nil when nobody waits
 }
 
-// call is the call that a step other than an intent belongs to.
+// call is the call that a step belongs to; "" for a refusal and a flush.
 func (o *op) call() fleet.CallID {
 	switch {
+	case o.intent != nil:
+		return o.intent.CallID
 	case o.sent != nil:
 		return o.sent.id
 	case o.evidence != nil:
 		return o.evidence.CallID
-	default:
+	case o.outcome != nil:
 		return o.outcome.CallID
+	default:
+		return ""
 	}
+}
+
+// patience is how long o may wait for the writer; 0 is without bound.
+func (o *op) patience() time.Duration {
+	if o.intent != nil || o.sent != nil {
+		return startPatience
+	}
+	return 0
 }
 
 // lost tells that o is settled whatever becomes of its group: a second outcome. An intent
@@ -81,27 +104,37 @@ func (o *op) size() int {
 	}
 }
 
-// submit queues o and waits until it's durable. When ctx ends before the writer took it,
-// it's withdrawn and will never be written; once taken, submit waits for the commit
-// whatever ctx says, so that its answer is true.
+// submit queues o and waits until it's durable. When ctx ends, or o's patience, before the
+// writer took it, it's withdrawn and will never be written; once taken, submit waits for the
+// commit whatever ctx says, so that its answer is true.
 func (db *DB) submit(ctx context.Context, o *op) error {
 	o.done = make(chan struct{})
-	if err := db.enqueue(ctx, o); err != nil {
+	var tired <-chan time.Time
+	if d := o.patience(); d > 0 {
+		timer := time.NewTimer(d)
+		defer timer.Stop()
+		tired = timer.C
+	}
+	if err := db.enqueue(ctx, o, tired); err != nil {
 		return err
 	}
+	var err error
 	select {
 	case <-o.done:
 		return o.err
 	case <-ctx.Done():
+		err = gone(ctx)
+	case <-tired:
+		err = errTired()
 	}
 	if o.state.CompareAndSwap(opWaiting, opWithdrawn) {
-		return gone(ctx)
+		return err
 	}
 	<-o.done
 	return o.err
 }
 
-func (db *DB) enqueue(ctx context.Context, o *op) error {
+func (db *DB) enqueue(ctx context.Context, o *op, tired <-chan time.Time) error {
 	db.closing.RLock()
 	defer db.closing.RUnlock()
 	if db.closed {
@@ -120,7 +153,13 @@ func (db *DB) enqueue(ctx context.Context, o *op) error {
 		return nil
 	case <-ctx.Done():
 		return gone(ctx)
+	case <-tired:
+		return errTired()
 	}
+}
+
+func errTired() error {
+	return fleet.Errorf(protocol.CodeUnavailable, "Drover's database hasn't taken this for %s, so it was not recorded and nothing was sent: another program may hold the database, or it's overloaded; try again in a moment", startPatience)
 }
 
 func gone(ctx context.Context) error {
@@ -134,28 +173,55 @@ func (db *DB) writeLoop() {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
+		if o := db.held; o != nil {
+			db.held = nil
+			db.writeFrom(o)
+			continue
+		}
 		select {
 		case o, ok := <-db.queue:
 			if !ok {
-				db.writeGroup(db.refusals.end())
+				db.writeGroup(nil, db.refusals.end())
 				return
 			}
-			db.writeGroup(db.gather(o))
+			db.writeFrom(o)
 		case <-db.refusals.wake:
-			db.writeGroup(db.refusals.take(time.Now(), false))
+			db.writeGroup(nil, db.refusals.take(time.Now(), false))
 		case now := <-tick.C:
-			db.writeGroup(db.refusals.take(now, false))
+			db.writeGroup(nil, db.refusals.take(now, false))
 		}
 	}
 }
 
-// gather adds what else is queued.
+// writeFrom writes o and what else is queued. It's taken once the engine lets the group
+// begin: until then it can be withdrawn.
+func (db *DB) writeFrom(o *op) {
+	g, err := db.beginGroup()
+	list := db.gather(o)
+	if err == nil {
+		db.writeGroup(g, list)
+		return
+	}
+	for _, o := range list {
+		o.err = err
+		db.answer(o, false)
+	}
+}
+
+// gather takes o and what else is queued. A group has one step of each call, so that what
+// loses has lost against something durable, and not against a neighbour that may fail.
 func (db *DB) gather(o *op) []*op {
 	list := make([]*op, 0, 1+min(len(db.queue), groupMax))
+	calls := make(map[fleet.CallID]bool, cap(list))
 	size := 0
 	for ok := true; ok; {
+		if id := o.call(); id != "" && calls[id] {
+			db.held = o
+			break
+		}
 		if o.state.CompareAndSwap(opWaiting, opTaken) {
 			list = append(list, o)
+			calls[o.call()] = true
 			size += o.size()
 			if o.flush {
 				list = append(list, db.refusals.take(time.Now(), true)...)
@@ -170,20 +236,43 @@ func (db *DB) gather(o *op) []*op {
 			ok = false
 		}
 	}
+	slices.SortStableFunc(list, lockOrder)
 	return list
 }
 
-// writeGroup commits the ops together and answers each. An op that the engine refuses for
-// its own sake doesn't take the others down: then each is written alone.
-func (db *DB) writeGroup(list []*op) {
+// lockOrder is the order in which a group takes the rows that another process' groups may
+// want too: idempotency keys, then calls. With one order for all, none waits for one that
+// waits for it.
+func lockOrder(a, b *op) int {
+	if c := cmp.Compare(a.lockClass(), b.lockClass()); c != 0 {
+		return c
+	}
+	if a.lockClass() == 0 {
+		return cmp.Or(cmp.Compare(a.intent.Principal.ID, b.intent.Principal.ID), cmp.Compare(a.intent.Key, b.intent.Key))
+	}
+	return cmp.Compare(a.call(), b.call())
+}
+
+func (o *op) lockClass() int {
+	if o.intent != nil && o.intent.Key != "" {
+		return 0
+	}
+	return 1
+}
+
+// writeGroup commits the ops together, in g if that has begun already, and answers each. An
+// op that the engine refuses for its own sake doesn't take the others down: then each is
+// written alone.
+func (db *DB) writeGroup(g groupTx, list []*op) {
 	if len(list) == 0 {
+		db.endGroup(g, nil)
 		return
 	}
-	err := db.commitGroup(list)
+	err := db.commitGroup(g, list)
 	if err != nil && len(list) > 1 && !db.dialect.retryable(err) && !db.dialect.diskFull(err) && isStep(err) {
 		for _, o := range list {
 			if !o.lost() {
-				if err := db.commitGroup([]*op{o}); err != nil {
+				if err := db.commitGroup(nil, []*op{o}); err != nil {
 					o.err = err
 				}
 			}
@@ -196,49 +285,17 @@ func (db *DB) writeGroup(list []*op) {
 		}
 	}
 	for _, o := range list {
-		db.answer(o)
+		db.answer(o, true)
 	}
 	if err == nil {
 		db.settleDoubts()
 	}
 }
 
-// settleDoubts ends the calls whose intent was called unwritten because the commit's answer
-// was lost, and which are there after all: nothing was sent for them. It runs in the
-// writer, after a commit has shown that the database is back.
-func (db *DB) settleDoubts() {
-	if len(db.doubts) == 0 {
-		return
-	}
-	doubts := db.doubts
-	db.doubts = nil
-	ctx, cancel := context.WithTimeout(context.Background(), groupTimeout)
-	defer cancel()
-	for _, id := range doubts {
-		var open bool
-		err := db.queryRow(ctx, `SELECT finished_at IS NULL FROM calls WHERE id = $1`, string(id)).Scan(&open)
-		if errors.Is(err, sql.ErrNoRows) || (err == nil && !open) {
-			continue
-		}
-		if err == nil {
-			err = db.commitGroup([]*op{{rowID: newID(), outcome: &fleet.Outcome{
-				CallID: id, State: fleet.NotStarted, Code: protocol.CodeUnavailable, Reason: "record", At: time.Now(),
-				Message: "the database failed while this call was being recorded, so it was not sent",
-			}}})
-		}
-		if err != nil {
-			db.doubts = append(db.doubts, id)
-		}
-	}
-}
-
-func isStep(err error) bool {
-	var se *stepError
-	return errors.As(err, &se)
-}
-
-func (db *DB) answer(o *op) {
-	lost := o.err != nil && db.dialect.lost(o.err)
+// answer tells who waits for o. It may be there in spite of its error if it was begun and
+// the engine's answer was lost.
+func (db *DB) answer(o *op, begun bool) {
+	lost := begun && o.err != nil && db.dialect.lost(o.err)
 	if o.err != nil && !errors.Is(o.err, ErrAlreadyFinal) {
 		var fe *fleet.Error
 		if !errors.As(o.err, &fe) {
@@ -254,109 +311,6 @@ func (db *DB) answer(o *op) {
 	}
 	if o.done != nil {
 		close(o.done)
-	}
-}
-
-// commitGroup writes the ops in one transaction. Those that lost against somebody else (a
-// second outcome, a taken idempotency key) are settled and the rest is tried again, as is
-// all when the engine was busy. After a commit whose answer was lost the rows are looked
-// for, so that nothing is written twice or called unwritten though it's there.
-func (db *DB) commitGroup(list []*op) error {
-	var err error
-	lost := false
-	for tries := 0; tries < groupAttempts; {
-		if lost {
-			written, lookErr := db.written(list)
-			if lookErr == nil && written {
-				return nil
-			}
-			if lookErr != nil {
-				tries++
-				backoff(context.Background(), tries+2)
-				continue
-			}
-		}
-		var again bool
-		again, err = db.tryGroup(list)
-		if err == nil {
-			return nil
-		}
-		if again {
-			continue // somebody's loss is settled; that's progress, not a failed try
-		}
-		if !db.dialect.retryable(err) && !db.dialect.duplicate(err) {
-			return err
-		}
-		lost = lost || db.dialect.lost(err)
-		tries++
-		backoff(context.Background(), tries+2)
-	}
-	return err
-}
-
-// written tells whether an earlier attempt was committed after all. A group is one
-// transaction, so one row speaks for all.
-func (db *DB) written(list []*op) (bool, error) {
-	for _, o := range list {
-		if o.settled || o.rowID == "" {
-			continue
-		}
-		ctx, cancel := context.WithTimeout(context.Background(), groupTimeout)
-		defer cancel()
-		var n int64
-		err := db.queryRow(ctx, `SELECT COUNT(*) FROM record WHERE id = $1`, o.rowID).Scan(&n)
-		return n == 1, err
-	}
-	return false, nil
-}
-
-// tryGroup is one attempt; again says that an op was settled as lost and the others
-// deserve another attempt.
-func (db *DB) tryGroup(list []*op) (again bool, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), groupTimeout)
-	defer cancel()
-	g, err := db.dialect.beginGroup(ctx, db.write)
-	if err != nil {
-		return false, err
-	}
-	defer func() {
-		if endErr := g.end(); endErr != nil && err == nil {
-			db.log.Warn("a connection was lost after a commit", "error", endErr)
-		}
-	}()
-	if err := db.join(ctx, g, list); err != nil {
-		return false, err
-	}
-	steps := db.steps(list)
-	if len(steps) == 0 {
-		return false, nil
-	}
-	err = g.commitWith(ctx, steps)
-	if err == nil {
-		db.commits.Add(1)
-		db.rows.Add(int64(len(list)))
-	}
-	var se *stepError
-	if errors.As(err, &se) && errors.Is(se.err, errNoRows) {
-		se.op.settled, se.op.err = true, db.whyLost(se.op)
-		return true, err
-	}
-	return false, err
-}
-
-// whyLost tells a step that happened already from one of a call that was never recorded,
-// and from one that comes too early.
-func (db *DB) whyLost(o *op) error {
-	ctx, cancel := context.WithTimeout(context.Background(), groupTimeout)
-	defer cancel()
-	c, err := db.Call(ctx, o.call())
-	switch {
-	case err != nil:
-		return err
-	case o.evidence != nil && !c.State.Final():
-		return fleet.Errorf(protocol.CodeInternal, "evidence is for a call that has ended; %s hasn't", c.ID)
-	default:
-		return ErrAlreadyFinal
 	}
 }
 

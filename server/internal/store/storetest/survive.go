@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -349,5 +350,69 @@ func testRebuildSurvive(t *testing.T, cfg store.Config) {
 	check(t, db.MarkSent(ctx, waiting.CallID, "b3"))
 	if err := db.MarkSent(ctx, sent.CallID, "b3"); !errors.Is(err, store.ErrAlreadyFinal) {
 		t.Errorf("sent twice over a rebuild: %v", err)
+	}
+}
+
+// testCrossedGroups: two processes end the same calls, in opposite orders, many at a time.
+// Their groups take the same rows, and neither may wear out the other: each step is done or
+// lost, and none is turned away because the database is busy.
+func testCrossedGroups(t *testing.T, cfg store.Config) {
+	ctx, dbs := context.Background(), []*store.DB{open(t, cfg), open(t, cfg)}
+	const rounds, calls = 2, 24
+	for round := range rounds {
+		var ids [calls]fleet.CallID
+		var won [calls]atomic.Int32
+		var wg sync.WaitGroup
+		for i := range ids {
+			in := intent()
+			queue(&in)
+			ids[i] = in.CallID
+			wg.Go(func() {
+				_, err := dbs[i%2].RecordIntent(ctx, in)
+				if err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		for r, db := range dbs {
+			for n := range ids {
+				i := n
+				if r == 1 {
+					i = calls - 1 - n
+				}
+				key := fmt.Sprint("key ", round, " ", i)
+				wg.Go(func() {
+					in := intent()
+					in.Key = key
+					if _, err := db.RecordIntent(ctx, in); err != nil {
+						t.Error(err)
+					}
+				})
+				wg.Go(func() {
+					out := outcome(ids[i])
+					switch err := db.RecordOutcome(ctx, out); {
+					case err == nil:
+						won[i].Add(1)
+					case !errors.Is(err, store.ErrAlreadyFinal):
+						t.Error(err)
+					}
+				})
+				wg.Go(func() {
+					if err := db.MarkSent(ctx, ids[i], "b"); err != nil && !errors.Is(err, store.ErrAlreadyFinal) {
+						t.Error(err)
+					}
+				})
+			}
+		}
+		wg.Wait()
+		for i := range won {
+			if n := won[i].Load(); n != 1 {
+				t.Errorf("call %d of round %d has %d outcomes", i, round, n)
+			}
+		}
+	}
+	if n := len(records(t, dbs[0], store.RecordFilter{Kind: store.KindIntent, Limit: store.MaxPage})); n != 2*rounds*calls {
+		t.Errorf("%d intents recorded, want %d: a key is one call", n, 2*rounds*calls)
 	}
 }

@@ -1,4 +1,5 @@
-package store
+// Package filelock locks a file against other processes, and in this one.
+package filelock
 
 import (
 	"context"
@@ -8,18 +9,18 @@ import (
 	"time"
 )
 
-// lockRetry is how often a lock is tried that another process holds.
-const lockRetry = 20 * time.Millisecond
+// retryEvery is how often a lock is tried that another process holds.
+const retryEvery = 20 * time.Millisecond
 
-// lockFile takes an exclusive lock on the file at path, made if needed, and waits for it
+// Lock takes an exclusive lock on the file at path, made if needed, and waits for it
 // until ctx ends. The system gives the lock back when the process ends, however it ends;
 // the file stays.
-func lockFile(ctx context.Context, path string) (unlock func() error, err error) {
+func Lock(ctx context.Context, path string) (unlock func() error, err error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	retry := time.NewTicker(lockRetry)
+	retry := time.NewTicker(retryEvery)
 	defer retry.Stop()
 	for {
 		ok, err := tryLock(f)
