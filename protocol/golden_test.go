@@ -85,6 +85,16 @@ func golden2() map[string]any {
 	}
 }
 
+// golden3 are the frames that version 3 adds or changes.
+func golden3() map[string]any {
+	const id = "019aa5c2-7d5e-7c11-8f0e-2b1d3c4e5f60"
+	return map[string]any{
+		"welcome": &protocol.Welcome{Type: "welcome", Version: 3, Epoch: 42, KeepAliveMS: 20000, ServerTime: 1796000000000000},
+		"request": &protocol.Request{Type: "request", ID: id, Tool: "fs_stat", Args: []byte(`{"path":"/etc/hosts"}`), Seal: strings.Repeat("A", 43), Caller: protocol.Caller{Principal: "pat:k3v9", User: "ann", Kind: "pat"}, DeadlineMS: 60000,
+			Traceparent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"},
+	}
+}
+
 // decode reads any frame, the handshake's too.
 func decode(t *testing.T, b []byte) any {
 	t.Helper()
@@ -107,7 +117,7 @@ func decode(t *testing.T, b []byte) any {
 }
 
 func TestGoldenFrames(t *testing.T) {
-	for version, frames := range map[string]map[string]any{"v1": golden(), "v2": golden2()} {
+	for version, frames := range map[string]map[string]any{"v1": golden(), "v2": golden2(), "v3": golden3()} {
 		dir := filepath.Join("testdata", version)
 		files, _ := filepath.Glob(filepath.Join(dir, "*.json"))
 		if n := len(frames); len(files) != n && !*update {

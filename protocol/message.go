@@ -133,7 +133,9 @@ type Request struct {
 	ApprovalRequired *ApprovalRequired `json:"approval_required,omitempty"`
 	NotAfterMS       int64             `json:"not_after,omitempty"` // time remaining to start, milliseconds
 	ToolVersion      int               `json:"tool_version,omitempty"`
-	Traceparent      string            `json:"traceparent,omitempty"` // W3C trace context
+	// Traceparent (version 3) is the W3C trace context that the call belongs to, for the
+	// environment of what it starts. It decides nothing: see ValidTraceparent.
+	Traceparent string `json:"traceparent,omitempty"`
 }
 
 // Approval is reserved: an approver's signature that the host checks itself.

@@ -27,6 +27,7 @@ import (
 	"github.com/drover-fleet/drover/server/internal/presence"
 	"github.com/drover-fleet/drover/server/internal/restapi"
 	"github.com/drover-fleet/drover/server/internal/store"
+	"github.com/drover-fleet/drover/server/internal/tracing"
 	"github.com/drover-fleet/drover/server/internal/tunnel"
 )
 
@@ -45,7 +46,8 @@ type Server struct {
 	mcp      *mcpapi.API
 	rest     *restapi.API
 	metrics  *obs.Metrics
-	retiring sync.Map // of presence.Session: whose calls are being ended
+	trace    *tracing.Tracer // nil: no traces
+	retiring sync.Map        // of presence.Session: whose calls are being ended
 	jobs     jobStopper
 	bus      *cluster.Bus // to the other replicas; nil when this server is alone
 	member   membership
@@ -101,12 +103,17 @@ func New(cfg Config, log *slog.Logger) (*Server, error) {
 
 // wire makes the parts and joins them.
 func (s *Server) wire() error {
+	var err error
+	s.trace, err = tracing.New(context.Background(), tracing.Self{Version: s.cfg.Version, Instance: s.db.Instance()}, s.log)
+	if err != nil {
+		return err
+	}
 	s.metrics = obs.NewMetrics(s.cfg.Version)
 	s.authn = authn.New(s.db)
 	s.presence = presence.New(func(id fleet.AgentID, _ bool) { s.presenceChanged(id) })
 	path := dispatch.Config{
 		Store: s.db, Router: s.presence, Online: s.online, Alive: s.authn.Alive, Principal: s.authn.ByID,
-		ResumeWait: s.cfg.ResumeWait, Metrics: s.metrics, Log: s.log,
+		ResumeWait: s.cfg.ResumeWait, Metrics: s.metrics, Trace: s.trace, Log: s.log,
 	}
 	if s.cfg.NatsURL != "" {
 		if err := s.joinOthers(&path); err != nil {
@@ -124,9 +131,8 @@ func (s *Server) wire() error {
 	}
 	s.tunnel = tunnel.New(tunnels)
 	s.mcp = mcpapi.New(mcpapi.Config{
-		Dispatch: s.dispatch, Fleet: s.dispatch, Log: s.log, Version: s.cfg.Version, Stateless: s.cfg.NatsURL != "",
+		Dispatch: s.dispatch, Fleet: s.dispatch, Trace: s.trace, Log: s.log, Version: s.cfg.Version, Stateless: s.cfg.NatsURL != "",
 	})
-	var err error
 	s.rest, err = restapi.New(restapi.Config{
 		Dispatch: s.dispatch, PATs: s.authn, Enrolment: s.enroll, Store: s.db, Metrics: s.metrics.Handler(),
 		Secure: strings.HasPrefix(s.cfg.PublicURL, "https:"), Log: s.log, Version: s.cfg.Version,
@@ -262,6 +268,9 @@ func (s *Server) announce() {
 	}
 }
 
+// flushTime is how long the collector of traces has to take the last ones.
+const flushTime = 2 * time.Second
+
 // Close releases what New took. Run does it by itself.
 func (s *Server) Close() error {
 	_ = s.listener.Close()
@@ -269,6 +278,9 @@ func (s *Server) Close() error {
 		_ = s.release() // the process' end would do it as well
 		s.release = nil
 	}
+	ctx, cancel := context.WithTimeout(context.Background(), flushTime)
+	defer cancel()
+	s.trace.Close(ctx)
 	return s.db.Close()
 }
 

@@ -27,6 +27,8 @@ func importRules() []only {
 		{"modernc.org/sqlite", []string{"server/internal/store/..."}, true, "all SQL is in the store"},
 		{"github.com/pressly/goose", []string{"server/internal/store/..."}, true, "migrations are the store's"},
 		{module + "/migrations", []string{"server/internal/store/..."}, true, "migrations are the store's"},
+		{"go.opentelemetry.io", []string{"server/internal/tracing", "tests/..."}, true, "OpenTelemetry's types stop where spans are made"},
+		{"google.golang.org/grpc", nil, true, "nothing speaks gRPC"},
 		{"github.com/nats-io", []string{"server/internal/cluster", "server"}, true, "replicas talk in one package"},
 		{"github.com/spf13/cobra", []string{"server/cmd/...", "agent/cmd/..."}, true, "the command line stays at the edge"},
 		{module + "/web", []string{"server", "server/internal/ui"}, true, "only the server shows the page"},
@@ -101,7 +103,7 @@ func TestAgentLinksNoServerLibrary(t *testing.T) {
 	for _, d := range deps {
 		for _, bad := range []string{
 			"database/sql", "github.com/jackc", "modernc.org", "github.com/pressly", "github.com/nats-io", "github.com/danielgtaylor",
-			"github.com/modelcontextprotocol", "github.com/prometheus", "github.com/go-chi", "net/http/pprof", "testing", module + "/web",
+			"github.com/modelcontextprotocol", "github.com/prometheus", "go.opentelemetry.io", "google.golang.org", "github.com/go-chi", "net/http/pprof", "testing", module + "/web",
 			module + "/server", module + "/migrations",
 		} {
 			if below(d, bad) {

@@ -89,7 +89,7 @@ type Process struct {
 }
 
 // Start runs a program with env beside this process's own environment, which loses its
-// DROVER_ variables. It gets SIGTERM when the test ends, and what it wrote is shown if the
+// DROVER_ and OTEL_ variables. It gets SIGTERM when the test ends, and what it wrote is shown if the
 // test failed.
 func Start(t testing.TB, env []string, program string, args ...string) *Process {
 	t.Helper()
@@ -164,10 +164,10 @@ func (p *Process) Await(t testing.TB, what string, try func(context.Context) err
 	}
 }
 
-// Environ is this process's environment without Drover's own variables, so that a
-// developer's server and PAT stay out of the tests.
+// Environ is this process's environment without Drover's own variables and OpenTelemetry's,
+// so that a developer's server, PAT and collector stay out of the tests.
 func Environ() []string {
-	return slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "DROVER_") })
+	return slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "DROVER_") || strings.HasPrefix(v, "OTEL_") })
 }
 
 // Tail is the end of what a program wrote, for messages.
@@ -182,6 +182,8 @@ type LaunchOptions struct {
 	DatabaseURL string
 	// Flags of drover serve beside --listen and the store's.
 	Flags []string
+	// Env is for drover serve, beside this process's own.
+	Env []string
 	// Prefix is a program with arguments that execs what follows it.
 	Prefix []string
 }
@@ -266,7 +268,7 @@ func (d *Deployment) Serve(listen string) {
 	d.T.Helper()
 	args := append(slices.Clone(d.opts.Prefix), d.Programs.Path("drover"), "serve", "--listen", listen, "--log-format", "json")
 	args = append(append(args, d.Store...), d.opts.Flags...)
-	d.Server = Start(d.T, nil, args[0], args[1:]...)
+	d.Server = Start(d.T, d.opts.Env, args[0], args[1:]...)
 	d.Server.Await(d.T, "drover serve to be ready", func(ctx context.Context) error {
 		_, after, ok := bytes.Cut(d.Server.Log(), []byte(`"url":"`))
 		url, _, whole := bytes.Cut(after, []byte(`"`))

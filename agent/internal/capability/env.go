@@ -65,9 +65,12 @@ func complete(env map[string]string) {
 // environment is what one command sees: what's inherited, what the call adds, and who it
 // acts for.
 func (h *Host) environment(c *run.Call, add map[string]string) ([]string, error) {
-	env := make(map[string]string, len(h.env)+len(add)+3)
+	env := make(map[string]string, len(h.env)+len(add)+4)
 	for name, value := range h.env {
 		env[name] = value
+	}
+	if c.Traceparent != "" { // what the call itself sets counts more
+		put(env, "TRACEPARENT", c.Traceparent)
 	}
 	for name, value := range add {
 		if name == "" || strings.ContainsAny(name, "=\x00") {

@@ -301,6 +301,27 @@ func TestG10_CommandsSeeWhoTheyActForAndNoSecret(t *testing.T) {
 	}
 }
 
+// TestCommandsSeeTheirTrace: a well-formed one; anything else is none, and no reason to fail.
+func TestCommandsSeeTheirTrace(t *testing.T) {
+	r := newRig(t)
+	const good = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+	for _, c := range []struct {
+		sent string
+		env  args
+		want string
+	}{
+		{good, args{}, "<" + good + ">"}, {"", args{}, "<unset>"}, {"00-x", args{}, "<unset>"}, {good + "\nEVIL=1", args{}, "<unset>"}, {"$(id)", args{}, "<unset>"},
+		{good, args{"TRACEPARENT": "mine"}, "<mine>"},
+	} {
+		req := r.request(t, "shell_exec", args{"command": `echo "<${TRACEPARENT-unset}>"`, "env": c.env})
+		req.Traceparent = c.sent
+		resp := r.Handle(t.Context(), req, mux.Detached(nil))
+		if resp.Error != nil || !strings.Contains(string(resp.Result), `"stdout":"`+c.want) {
+			t.Errorf("%q: %s %v", c.sent, resp.Result, resp.Error)
+		}
+	}
+}
+
 func TestWhatCannotStartSaysWhy(t *testing.T) {
 	r := newRig(t)
 	dir := t.TempDir()

@@ -46,6 +46,9 @@ func (r *Runner) newFlight(ctx context.Context, req *protocol.Request, w *mux.Wo
 	f := &flight{req: req, id: journal.IDOf(req.ID), came: time.Now(), awake: &r.awake, read: r.awake.now(), lain: r.awake.lain(), conn: ctx, work: w, done: make(chan struct{}), late: make(chan struct{}),
 		log: r.log.With("call", req.ID, "tool", req.Tool, "principal", req.Caller.Principal)}
 	f.call.ID, f.call.Caller, f.call.journal, f.call.flight = req.ID, req.Caller, r.journal, f
+	if protocol.ValidTraceparent(req.Traceparent) { // nothing depends on it, so a bad one is none
+		f.call.Traceparent = req.Traceparent
+	}
 	f.ctx, f.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	return f
 }

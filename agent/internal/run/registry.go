@@ -18,7 +18,9 @@ import (
 type Call struct {
 	ID     string
 	Caller protocol.Caller
-	latest atomic.Pointer[func() string]
+	// Traceparent is the trace that the call belongs to, well-formed; "" for none.
+	Traceparent string
+	latest      atomic.Pointer[func() string]
 
 	journal *journal.Journal // nil, as is flight, without a Runner
 	flight  *flight

@@ -220,8 +220,6 @@ func reserved(req *protocol.Request) string {
 		return "approval_required"
 	case req.ToolVersion != 0:
 		return "tool_version"
-	case req.Traceparent != "":
-		return "traceparent"
 	}
 	return ""
 }

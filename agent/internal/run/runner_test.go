@@ -146,7 +146,7 @@ func TestIDsStayKnownThroughManyCalls(t *testing.T) {
 	r.Args = jsontext.Value(`{}`)
 	for i := range 50_000 {
 		r.ID = fmt.Sprint("call ", i)
-		r.Traceparent = "refused cheaply"
+		r.ToolVersion = 1 // refused cheaply
 		f.handle(t.Context(), f.seal(r))
 	}
 	wantError(t, f.handle(t.Context(), f.request("first")), protocol.CodeConflict, protocol.ReasonDuplicate)
@@ -162,7 +162,6 @@ func TestReservedMembersAndUnknownToolsAreUnsupported(t *testing.T) {
 		"approval":          func(r *protocol.Request) { r.Approval = &protocol.Approval{} },
 		"approval_required": func(r *protocol.Request) { r.ApprovalRequired = &protocol.ApprovalRequired{} },
 		"tool_version":      func(r *protocol.Request) { r.ToolVersion = 1 },
-		"traceparent":       func(r *protocol.Request) { r.Traceparent = "00-…" },
 		"fs_read":           func(r *protocol.Request) { r.Tool = "fs_read" },
 	} {
 		r := f.request(name)

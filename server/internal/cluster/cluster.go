@@ -24,9 +24,10 @@ import (
 	"github.com/drover-fleet/drover/server/internal/dispatch"
 	"github.com/drover-fleet/drover/server/internal/fleet"
 	"github.com/drover-fleet/drover/server/internal/presence"
+	"github.com/drover-fleet/drover/server/internal/tracing"
 )
 
-// Config sets up a Bus. All of it is required.
+// Config sets up a Bus. All of it is required, except as said.
 type Config struct {
 	// URL is NATS' address: nats://HOST:PORT or tls://HOST:PORT, with credentials if it wants
 	// them.
@@ -40,7 +41,9 @@ type Config struct {
 	// Cancel hears that a caller of another replica cancels a call, which may be under way
 	// here; it must not block.
 	Cancel func(id fleet.CallID)
-	Log    *slog.Logger
+	// Trace makes the spans of hops; nil makes none.
+	Trace *tracing.Tracer
+	Log   *slog.Logger
 }
 
 // Times of the news between replicas.

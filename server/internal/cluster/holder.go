@@ -17,6 +17,7 @@ import (
 	"github.com/drover-fleet/drover/protocol/strict"
 	"github.com/drover-fleet/drover/protocol/text"
 	"github.com/drover-fleet/drover/server/internal/presence"
+	"github.com/drover-fleet/drover/server/internal/tracing"
 )
 
 // maxForwarded bounds the calls of one replica to one agent; the agent's own limit is lower.
@@ -143,7 +144,7 @@ func (b *Bus) accept(o *opening, a *opened, e presence.Entry) error {
 		return err
 	}
 	p := b.newPipe(word, &pipe{to: o.Pipe, here: a.Pipe, in: there, out: back, strict: true})
-	h := &holder{entry: e, resumed: map[string]*resumed{}}
+	h := &holder{entry: e, from: o.From, trace: b.cfg.Trace, resumed: map[string]*resumed{}}
 	s := mux.New(p, mux.Config{Handler: h, Resumer: h, MaxCalls: maxForwarded, KeepAlive: pipeAlive})
 	if !b.run(s, h.end) {
 		return errStops
@@ -154,6 +155,8 @@ func (b *Bus) accept(o *opening, a *opened, e presence.Entry) error {
 // holder executes the calls of one pipe on the one connection that it was opened for.
 type holder struct {
 	entry presence.Entry
+	from  string // the replica whose calls these are
+	trace *tracing.Tracer
 
 	mu      sync.Mutex
 	resumed map[string]*resumed // nil once the pipe has ended
@@ -203,6 +206,38 @@ func reasonOf(cause error) error {
 
 // Handle implements mux.Handler.
 func (h *holder) Handle(ctx context.Context, req *protocol.Request, w *mux.Work) *protocol.Response {
+	if req.Traceparent == "" {
+		return h.pass(ctx, req, w)
+	}
+	if !protocol.ValidTraceparent(req.Traceparent) {
+		req.Traceparent = ""
+		return h.pass(ctx, req, w)
+	}
+	ctx, hop := h.trace.Start(h.trace.FromReplica(ctx, req.Traceparent), tracing.Server, "hop")
+	defer hop.End()
+	hop.Set(attrReplica, h.from)
+	return h.pass(ctx, req, w)
+}
+
+// request makes the request to the agent.
+func (h *holder) request(ctx context.Context, req *protocol.Request, x mux.Exchange) (*protocol.Response, error) {
+	if req.Traceparent == "" || h.trace == nil {
+		return h.entry.Session.Call(ctx, req, x)
+	}
+	ctx, span := h.trace.Start(ctx, tracing.Client, "tunnel request")
+	defer span.End()
+	req.Traceparent = span.Traceparent()
+	resp, err := h.entry.Session.Call(ctx, req, x)
+	if err != nil {
+		span.Fail("no_response")
+	} else {
+		span.SetInt("drover.agent.took_us", resp.TookUS)
+	}
+	return resp, err
+}
+
+// pass makes the request to the agent, and passes on what belongs to it.
+func (h *holder) pass(ctx context.Context, req *protocol.Request, w *mux.Work) *protocol.Response {
 	call, cancel, stop := outlive(ctx)
 	defer cancel(nil)
 	defer stop()
@@ -222,7 +257,7 @@ func (h *holder) Handle(ctx context.Context, req *protocol.Request, w *mux.Work)
 			return wrap(nil, fmt.Errorf("%w: %w", protocol.ErrNotSent, err))
 		}
 		x.Sink = up
-		resp, err := h.entry.Session.Call(call, req, x)
+		resp, err := h.request(call, req, x)
 		if err != nil || resp.Error != nil {
 			up.Reset()
 		} else if cerr := up.Close(); cerr != nil {
@@ -230,7 +265,7 @@ func (h *holder) Handle(ctx context.Context, req *protocol.Request, w *mux.Work)
 		}
 		return wrap(resp, err)
 	}
-	return wrap(h.entry.Session.Call(call, req, x))
+	return wrap(h.request(call, req, x))
 }
 
 // Fates implements mux.Resumer: it asks the agent.

@@ -16,6 +16,7 @@ import (
 	"github.com/drover-fleet/drover/protocol/strict"
 	"github.com/drover-fleet/drover/protocol/text"
 	"github.com/drover-fleet/drover/server/internal/fleet"
+	"github.com/drover-fleet/drover/server/internal/tracing"
 )
 
 // opening asks a replica for a pipe to one connection of one of its agents.
@@ -111,8 +112,28 @@ func (l *line) Boot() string { return l.entry().Boot }
 // Version implements dispatch.Caller.
 func (l *line) Version() int { return l.entry().Version }
 
+// Replica implements dispatch.Remote.
+func (l *line) Replica() string { return l.at.replica }
+
 // Call implements dispatch.Caller.
 func (l *line) Call(ctx context.Context, req *protocol.Request, x mux.Exchange) (*protocol.Response, error) {
+	ctx, span := l.bus.cfg.Trace.Start(ctx, tracing.Client, "hop")
+	defer span.End()
+	span.Set(attrReplica, l.at.replica)
+	if req.Traceparent != "" { // else the agent, or the replica that it's connected to, knows nothing of it
+		req.Traceparent = span.Traceparent()
+	}
+	resp, err := l.call(ctx, req, x)
+	if err != nil {
+		span.Fail("no_response")
+	}
+	return resp, err
+}
+
+// attrReplica is the other replica of a hop, in spans.
+const attrReplica = "drover.replica"
+
+func (l *line) call(ctx context.Context, req *protocol.Request, x mux.Exchange) (*protocol.Response, error) {
 	s, err := l.get(ctx)
 	if err != nil {
 		return nil, err

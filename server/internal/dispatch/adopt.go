@@ -13,6 +13,7 @@ import (
 	"github.com/drover-fleet/drover/protocol/text"
 	"github.com/drover-fleet/drover/server/internal/fleet"
 	"github.com/drover-fleet/drover/server/internal/store"
+	"github.com/drover-fleet/drover/server/internal/tracing"
 )
 
 // Adopt takes over the open calls that belong to nobody: an earlier process of this server
@@ -49,6 +50,9 @@ func (d *Dispatcher) adopt(c *store.OpenCall) {
 	})
 	f.exchange = mux.Exchange{Progress: f.news}
 	f.deadline, f.term = c.Deadline, d.terms.Load()
+	ctx, span := d.trace.Start(f.ctx, tracing.Internal, "call") // the trace that it began in isn't kept
+	span.Set(attrAdopted, "true")
+	f.traced(ctx)
 	f.hold() // nobody's dropping out ends it
 	way := d.deliver
 	if c.State != fleet.Queued {

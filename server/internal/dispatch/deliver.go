@@ -6,10 +6,12 @@ import (
 	"time"
 
 	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/mux"
 	"github.com/drover-fleet/drover/protocol/text"
 	"github.com/drover-fleet/drover/server/internal/authz"
 	"github.com/drover-fleet/drover/server/internal/fleet"
 	"github.com/drover-fleet/drover/server/internal/store"
+	"github.com/drover-fleet/drover/server/internal/tracing"
 )
 
 var (
@@ -40,6 +42,7 @@ func (d *Dispatcher) fly(f *flight, way func(*flight) (*protocol.Response, error
 	default:
 		d.finish(f, resp, err)
 	}
+	f.landed()
 	d.exit(f.intent())
 	close(f.done)
 }
@@ -65,7 +68,9 @@ func (d *Dispatcher) deliver(f *flight) (*protocol.Response, error) {
 				return nil, err
 			}
 		}
+		_, span := d.trace.Start(f.ctx, tracing.Internal, "wait for a place")
 		release, err := d.lanes.enter(f.ctx, d.closing, f.target.agent.ID, f.who.ID)
+		span.End()
 		if err != nil {
 			return nil, f.unsent(err)
 		}
@@ -120,6 +125,8 @@ func (f *flight) unsent(err error) error {
 
 // awaitAgent waits until a queued call's agent is online.
 func (d *Dispatcher) awaitAgent(f *flight) error {
+	_, span := d.trace.Start(f.ctx, tracing.Internal, "queue wait")
+	defer span.End()
 	agent := f.target.agent
 	expiry := time.NewTimer(time.Until(f.until))
 	defer expiry.Stop()
@@ -186,10 +193,26 @@ func (d *Dispatcher) attempt(f *flight) (*protocol.Response, error) {
 	f.deadline = time.Now().Add(t.limit + 5*time.Second)
 	ctx, stop := context.WithDeadlineCause(f.ctx, f.deadline, errDeadline)
 	defer stop()
-	resp, err := caller.Call(ctx, frame, f.exchange)
+	resp, err := d.send(ctx, caller, frame, f.exchange)
 	f.late = errors.Is(context.Cause(ctx), errDeadline)
 	f.boot = caller.Boot()
 	f.exchangeOver()
+	return resp, err
+}
+
+// send writes the request to an agent here, or on its way to one that is elsewhere.
+func (d *Dispatcher) send(ctx context.Context, caller Caller, frame *protocol.Request, x mux.Exchange) (*protocol.Response, error) {
+	ctx, span := d.tunnelled(ctx, caller)
+	defer span.End()
+	if trace := tracing.Of(ctx).Traceparent(); trace != "" && caller.Version() >= 3 {
+		frame.Traceparent = trace
+	}
+	resp, err := caller.Call(ctx, frame, x)
+	if err != nil {
+		span.Fail("no_response")
+	} else {
+		span.SetInt(attrTook, resp.TookUS)
+	}
 	return resp, err
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/drover-fleet/drover/server/internal/fleet"
 	"github.com/drover-fleet/drover/server/internal/obs"
 	"github.com/drover-fleet/drover/server/internal/store"
+	"github.com/drover-fleet/drover/server/internal/tracing"
 )
 
 // DefaultWait is how long a caller waits for an answer before it gets a handle: clients
@@ -49,7 +50,9 @@ type Config struct {
 	ResumeWait time.Duration
 	// Metrics counts calls and refusals; nil counts nothing.
 	Metrics *obs.Metrics
-	Log     *slog.Logger
+	// Trace makes the calls' spans; nil makes none.
+	Trace *tracing.Tracer
+	Log   *slog.Logger
 }
 
 // Dispatcher is the one path to an agent.
@@ -64,6 +67,7 @@ type Dispatcher struct {
 	offlineWhy func() string
 	resumeWait time.Duration
 	obs        *obs.Metrics
+	trace      *tracing.Tracer
 	log        *slog.Logger
 	defs       map[string]*capability.Definition
 	views      views
@@ -91,7 +95,7 @@ func New(c Config) *Dispatcher {
 	d := &Dispatcher{
 		db: c.Store, router: c.Router, online: c.Online, alive: c.Alive, principal: c.Principal,
 		others: c.CancelElsewhere, fenced: c.Fenced, offlineWhy: c.OfflineWhy, resumeWait: c.ResumeWait,
-		obs: c.Metrics, log: c.Log, defs: map[string]*capability.Definition{}, open: map[fleet.CallID]*flight{},
+		obs: c.Metrics, trace: c.Trace, log: c.Log, defs: map[string]*capability.Definition{}, open: map[fleet.CallID]*flight{},
 		own: map[string]int{}, queued: map[fleet.AgentID]int{}, owners: map[queueOwner]int{}, arrivals: map[fleet.AgentID]chan struct{}{},
 		settling: map[fleet.CallID]bool{}, closing: make(chan struct{}), gone: make(chan struct{}),
 	}
@@ -108,7 +112,11 @@ func (d *Dispatcher) Call(ctx context.Context, who fleet.Principal, req Request)
 	if req.streams() { // its ends are the caller's, so it lives no longer and is never joined
 		req.Wait, req.CancelOnDone, req.Key, req.ToolUseID = endless, true, "", ""
 	}
+	ctx, span := d.trace.Start(ctx, tracing.Internal, "call")
 	f, joined, err := d.begin(ctx, who, req)
+	if err != nil || joined != nil {
+		turned(span, joined, err) // otherwise it's the flight's
+	}
 	if err != nil {
 		return Result{}, d.refuse(who, req, err)
 	}
@@ -162,7 +170,7 @@ func (d *Dispatcher) begin(ctx context.Context, who fleet.Principal, req Request
 	if err := d.enter(&intent); err != nil {
 		return nil, nil, err
 	}
-	got, err := d.db.RecordIntent(ctx, intent)
+	got, err := d.intend(ctx, intent)
 	if err != nil {
 		d.exit(&intent)
 		return nil, nil, err
@@ -173,6 +181,7 @@ func (d *Dispatcher) begin(ctx context.Context, who fleet.Principal, req Request
 	}
 	f := newFlight(t, intent)
 	f.term = term
+	f.traced(ctx)
 	f.moved = got.PolicyVersion != snap.Version
 	f.exchange = mux.Exchange{Progress: f.news, Body: req.Body, Size: req.BodySize, Sink: req.Sink}
 	d.mu.Lock()
@@ -351,49 +360,4 @@ func (d *Dispatcher) Ended(ctx context.Context, agent fleet.AgentID) {
 			return
 		}
 	}
-}
-
-// Drain stops admitting calls and waits for the running ones until ctx is done. Those that
-// wait for their agent, and those that still run then, are left open: nothing is cancelled
-// on a host because a server is restarted, and the next process asks for them (see Adopt).
-// Their callers get a handle.
-func (d *Dispatcher) Drain(ctx context.Context) {
-	d.mu.Lock()
-	d.draining = true
-	d.mu.Unlock()
-	close(d.closing)
-	if d.idle(ctx) {
-		return
-	}
-	d.log.Info("calls are left to the next start of this server", "calls", d.Open())
-	close(d.gone)
-}
-
-// Settle waits, after Drain and the end of the tunnels, for what is still being written.
-func (d *Dispatcher) Settle(ctx context.Context) {
-	if !d.idle(ctx) {
-		d.log.Error("calls were still under way at the end; the next start asks their agents for them", "calls", d.Open())
-	}
-}
-
-// idle waits until no call is under way; false when ctx ended first.
-func (d *Dispatcher) idle(ctx context.Context) bool {
-	idle := make(chan struct{})
-	go func() {
-		d.wg.Wait()
-		close(idle)
-	}()
-	select {
-	case <-idle:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
-// Open tells how many calls are under way.
-func (d *Dispatcher) Open() int {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return len(d.open)
 }

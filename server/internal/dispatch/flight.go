@@ -9,6 +9,7 @@ import (
 	"github.com/drover-fleet/drover/protocol/mux"
 	"github.com/drover-fleet/drover/protocol/text"
 	"github.com/drover-fleet/drover/server/internal/fleet"
+	"github.com/drover-fleet/drover/server/internal/tracing"
 )
 
 // flight is a call under way in this process.
@@ -23,6 +24,8 @@ type flight struct {
 
 	ctx    context.Context
 	cancel context.CancelCauseFunc
+
+	span tracing.Span // of the whole call; it ends with the call
 
 	term int64 // see Dispatcher.Disown
 

@@ -14,6 +14,7 @@ import (
 	"github.com/drover-fleet/drover/protocol/capability"
 	"github.com/drover-fleet/drover/server/internal/fleet"
 	"github.com/drover-fleet/drover/server/internal/store"
+	"github.com/drover-fleet/drover/server/internal/tracing"
 )
 
 // outcome turns what came back into the one outcome.
@@ -39,7 +40,7 @@ func (d *Dispatcher) outcome(f *flight, resp *protocol.Response, err error) flee
 	if len(resp.Result) > 0 {
 		norm, nerr := f.target.def.Normalize(resp.Result)
 		if nerr != nil {
-			d.log.Warn("an agent's result doesn't fit its tool", "agent", f.target.agent.ID, "tool", f.target.def.Name, "call", f.id)
+			d.logOf(f).Warn("an agent's result doesn't fit its tool", "agent", f.target.agent.ID, "tool", f.target.def.Name, "call", f.id)
 			fe := fleet.AsError(nerr)
 			out.Code, out.Reason, out.Message, out.State = fe.Code, fe.Reason, fe.Message, fleet.Failed
 			return out
@@ -102,21 +103,23 @@ func (f *flight) agentError(e *protocol.Error) (protocol.Code, string, string) {
 // told an end that isn't recorded. At the server's end it's left for the next start, and
 // record is false.
 func (d *Dispatcher) record(f *flight, out fleet.Outcome) bool {
+	ctx, span := d.trace.Start(context.WithoutCancel(f.ctx), tracing.Internal, "record outcome")
+	defer span.End()
 	if out.Result != nil {
 		out.Salt = newSalt()
 		out.Commitment = commit(out.Salt, out.Result)
 	}
 	wait := 50 * time.Millisecond
 	for {
-		err := d.db.RecordOutcome(context.WithoutCancel(f.ctx), out)
+		err := d.db.RecordOutcome(ctx, out)
 		if err == nil {
 			return true
 		}
 		if errors.Is(err, store.ErrAlreadyFinal) { // the record's word is the only one
-			d.log.Error("a call's outcome stands in the record already", "call", f.id, "this", out.State)
+			d.logOf(f).Error("a call's outcome stands in the record already", "call", f.id, "this", out.State)
 			return false
 		}
-		d.log.Error("an outcome could not be recorded; trying again", "call", f.id, "err", err)
+		d.logOf(f).Error("an outcome could not be recorded; trying again", "call", f.id, "err", err)
 		select {
 		case <-time.After(wait):
 			wait = min(2*wait, 5*time.Second)

@@ -9,6 +9,7 @@ import (
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/protocol/mux"
 	"github.com/drover-fleet/drover/server/internal/fleet"
+	"github.com/drover-fleet/drover/server/internal/tracing"
 )
 
 const (
@@ -68,6 +69,8 @@ func (d *Dispatcher) arrival(id fleet.AgentID) <-chan struct{} {
 // resume sees a call to its end whose connection was cut after its frame may have been
 // written. Nothing is sent again: each time the agent connects, it's asked.
 func (d *Dispatcher) resume(f *flight) (*protocol.Response, error) {
+	_, span := d.trace.Start(f.ctx, tracing.Internal, "resume")
+	defer span.End()
 	agent := f.target.agent
 	f.tell(fmt.Sprintf("the connection to %s was lost; waiting for the agent to come back", agent.ID))
 	wait := max(0, time.Until(f.deadline)) + resumeGrace

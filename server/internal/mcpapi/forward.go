@@ -14,6 +14,7 @@ import (
 	"github.com/drover-fleet/drover/protocol/text"
 	"github.com/drover-fleet/drover/server/internal/dispatch"
 	"github.com/drover-fleet/drover/server/internal/fleet"
+	"github.com/drover-fleet/drover/server/internal/tracing"
 )
 
 // How long a call is waited for before its caller gets a handle. A client that hears
@@ -28,6 +29,7 @@ const (
 // Members of a request's _meta that Drover reads.
 const (
 	metaToolUse = "claudecode/toolUseId"
+	metaTrace   = "traceparent"
 	metaKey     = "io.github.drover-fleet/idempotency_key"
 )
 
@@ -39,6 +41,7 @@ type use struct {
 	patient        bool           // the client waits for as long as it hears of progress
 	modern         bool           // what ends the request cancels the call
 	key, toolUseID string
+	traceparent    string // the message's; it may be anything
 	notify         notify // nil where the client asked for no progress
 }
 
@@ -54,13 +57,16 @@ func (a *API) forward(def *capability.Definition) mcp.ToolHandler {
 			who: who, args: jsontext.Value(req.Params.Arguments), client: clientName(client, req.Extra.Header), patient: patient(client),
 			modern: req.ProtocolVersion() >= modernVersion,
 			key:    metaString(req.Params.Meta, metaKey), toolUseID: metaString(req.Params.Meta, metaToolUse),
+			traceparent: metaString(req.Params.Meta, metaTrace),
 		}
 		if token := req.Params.GetProgressToken(); token != nil {
 			u.notify = func(value float64, msg string) {
 				_ = req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: token, Progress: value, Message: msg})
 			}
 		}
-		return a.run(ctx, def, u)
+		// In a session the context's values are those of its first request.
+		span, _ := req.Extra.TokenInfo.Extra[spanKey].(tracing.Span)
+		return a.run(tracing.With(ctx, span), def, u)
 	}
 }
 
@@ -79,6 +85,7 @@ func (a *API) run(ctx context.Context, def *capability.Definition, u use) (*mcp.
 	}
 	call, release := callContext(ctx, u.modern)
 	defer release()
+	call = a.trace.FromMessage(call, u.traceparent)
 	r := dispatch.Request{
 		Tool: def.Name, Agent: args.agent, Args: args.rest, Wait: quietWait, Edge: edgeName, QueueFor: queue,
 		Client: u.client, CancelOnDone: true, Key: u.key, ToolUseID: u.toolUseID,

@@ -17,6 +17,7 @@ import (
 	"github.com/drover-fleet/drover/server/internal/dispatch"
 	"github.com/drover-fleet/drover/server/internal/edge"
 	"github.com/drover-fleet/drover/server/internal/fleet"
+	"github.com/drover-fleet/drover/server/internal/tracing"
 )
 
 // Dispatcher is the path of a call: dispatch.Dispatcher.
@@ -41,7 +42,8 @@ type Fleet interface {
 type Config struct {
 	Dispatch Dispatcher
 	Fleet    Fleet
-	Version  string // Drover's, for serverInfo
+	Version  string          // Drover's, for serverInfo
+	Trace    *tracing.Tracer // nil: no traces
 	Log      *slog.Logger
 	// Stateless serves older protocol revisions without sessions too, as several replicas
 	// without affinity need it.
@@ -57,6 +59,7 @@ type API struct {
 	dispatch    Dispatcher
 	fleet       Fleet
 	version     string
+	trace       *tracing.Tracer
 	log         *slog.Logger
 	stateless   bool
 	tools       map[string]forwarded
@@ -74,7 +77,7 @@ type API struct {
 // New makes the endpoint.
 func New(c Config) *API {
 	a := &API{
-		dispatch: c.Dispatch, fleet: c.Fleet, version: c.Version, log: c.Log, stateless: c.Stateless,
+		dispatch: c.Dispatch, fleet: c.Fleet, version: c.Version, log: c.Log, stateless: c.Stateless, trace: c.Trace,
 		open: map[string]map[*context.CancelCauseFunc]struct{}{}, gets: map[string]*standing{},
 	}
 	a.tools, a.serverTools = a.forwardedTools(capability.All()), a.ownTools()
@@ -103,12 +106,15 @@ func authenticated(next http.Handler) http.Handler {
 		if !ok {
 			return nil, auth.ErrInvalidToken
 		}
-		return &auth.TokenInfo{UserID: who.ID, Extra: map[string]any{principalKey: who}}, nil
+		return &auth.TokenInfo{UserID: who.ID, Extra: map[string]any{principalKey: who, spanKey: tracing.Of(ctx)}}, nil
 	}
 	return auth.RequireBearerToken(verify, &auth.RequireBearerTokenOptions{AllowMissingExpiration: true})(next)
 }
 
-const principalKey = "principal"
+const (
+	principalKey = "principal"
+	spanKey      = "span"
+)
 
 // principalOf is who sent this very request.
 func principalOf(extra *mcp.RequestExtra) (fleet.Principal, bool) {

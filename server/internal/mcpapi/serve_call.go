@@ -85,6 +85,8 @@ func (c *plainCall) readMeta(meta jsontext.Value, h http.Header) bool {
 			fine = fine && (v.Kind() == '"' || v.Kind() == '0')
 		case metaKey:
 			c.key = stringOf(v)
+		case metaTrace:
+			c.traceparent = stringOf(v)
 		case metaToolUse:
 			c.toolUseID = stringOf(v)
 		}

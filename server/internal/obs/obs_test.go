@@ -82,7 +82,7 @@ func TestRequestsAreLoggedAndCounted(t *testing.T) {
 	m.Call("mcp", "shell_exec", "succeeded", 20*time.Millisecond)
 	m.Refusal("rest", "no_agent")
 	r := chi.NewRouter()
-	r.Use(Requests(log, m))
+	r.Use(Requests(log, m, nil))
 	r.Get("/things/{id}", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("X-Request-Id", "abc")
 		w.WriteHeader(http.StatusTeapot)

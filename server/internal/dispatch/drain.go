@@ -1,0 +1,48 @@
+package dispatch
+
+import "context"
+
+// Drain stops admitting calls and waits for the running ones until ctx is done. Those that
+// wait for their agent, and those that still run then, are left open: nothing is cancelled
+// on a host because a server is restarted, and the next process asks for them (see Adopt).
+// Their callers get a handle.
+func (d *Dispatcher) Drain(ctx context.Context) {
+	d.mu.Lock()
+	d.draining = true
+	d.mu.Unlock()
+	close(d.closing)
+	if d.idle(ctx) {
+		return
+	}
+	d.log.Info("calls are left to the next start of this server", "calls", d.Open())
+	close(d.gone)
+}
+
+// Settle waits, after Drain and the end of the tunnels, for what is still being written.
+func (d *Dispatcher) Settle(ctx context.Context) {
+	if !d.idle(ctx) {
+		d.log.Error("calls were still under way at the end; the next start asks their agents for them", "calls", d.Open())
+	}
+}
+
+// idle waits until no call is under way; false when ctx ended first.
+func (d *Dispatcher) idle(ctx context.Context) bool {
+	idle := make(chan struct{})
+	go func() {
+		d.wg.Wait()
+		close(idle)
+	}()
+	select {
+	case <-idle:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// Open tells how many calls are under way.
+func (d *Dispatcher) Open() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.open)
+}
