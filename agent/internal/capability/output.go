@@ -11,6 +11,9 @@ import (
 // marker's own length is taken from the budget of a text that's cut, in bytes.
 const markerRoom = 64
 
+// pieces are what streams are read into, one after the other's.
+var pieces = sync.Pool{New: func() any { return new([32 << 10]byte) }}
+
 // stream keeps the head and the tail of what a process writes, each at most half bytes,
 // and counts all of it. Writing never fails and never blocks for long, so that the process
 // is always drained.
@@ -78,7 +81,9 @@ func (s *stream) spillOver(p []byte) {
 
 // drain copies r until its end.
 func (s *stream) drain(r io.Reader) {
-	buf := make([]byte, 32<<10)
+	piece := pieces.Get().(*[32 << 10]byte)
+	defer pieces.Put(piece)
+	buf := piece[:]
 	for {
 		n, err := r.Read(buf)
 		_, _ = s.Write(buf[:n])

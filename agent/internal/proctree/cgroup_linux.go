@@ -38,6 +38,8 @@ type Groups struct {
 	mu    sync.Mutex
 	left  []string // the command ended while something in it lives on
 	swept time.Time
+	// releasing are cgroups that are being removed: nobody's answer waits for that.
+	releasing sync.WaitGroup
 }
 
 // FindGroups tries whether this process can start commands in cgroups below its own, and
@@ -56,6 +58,7 @@ func FindGroups(log *slog.Logger) (*Groups, error) {
 		g.left = append(g.left, append(below(dir), dir)...)
 	}
 	if err := g.try(); err != nil {
+		g.releasing.Wait()
 		_ = os.Remove(g.dir)
 		return nil, err
 	}
@@ -214,6 +217,7 @@ func (g *Groups) Close() {
 	if g == nil {
 		return
 	}
+	g.releasing.Wait()
 	g.sweep(0)
 	_ = os.Remove(g.dir)
 }
@@ -243,11 +247,18 @@ func unfit(err error) bool {
 	return false
 }
 
-// release gives the cgroup up: it's removed now or, while something in it lives, later.
+// release gives the cgroup up: it's removed soon or, while something in it lives, later.
 func (in *group) release() {
-	if in == nil {
-		return
+	switch {
+	case in == nil:
+	case in.all == nil:
+		in.remove()
+	default:
+		in.all.releasing.Go(in.remove)
 	}
+}
+
+func (in *group) remove() {
 	if in.file != nil {
 		_ = in.file.Close()
 	}
