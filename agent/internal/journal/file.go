@@ -47,6 +47,7 @@ func Open(o Options) (*Journal, error) {
 	if j.f, err = os.OpenFile(path, os.O_RDWR, 0o600); err != nil {
 		return nil, fmt.Errorf("journal: %w", err)
 	}
+	smallPages(j.f, int64(len(j.ring)+1)*slotSize)
 	return j, nil
 }
 

@@ -2,6 +2,7 @@ package journal
 
 import (
 	"errors"
+	"io"
 	"os"
 	"strings"
 
@@ -24,4 +25,14 @@ func allocate(f *os.File, size int64) error {
 		return nil // writing takes it
 	}
 	return err
+}
+
+// smallPages has the system keep the file in memory page by page. What was written or read
+// at once it keeps in large pieces, of which each write of a slot would walk all blocks. It's
+// a help, not a need. What the file holds must be on the disk.
+func smallPages(f *os.File, size int64) {
+	fd := int(f.Fd())
+	if unix.Fadvise(fd, 0, 0, unix.FADV_DONTNEED) == nil && unix.Fadvise(fd, 0, 0, unix.FADV_RANDOM) == nil {
+		_, _ = io.Copy(io.Discard, io.NewSectionReader(f, 0, size)) // an error comes again with a write
+	}
 }

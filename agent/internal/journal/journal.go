@@ -78,6 +78,7 @@ type Journal struct {
 	index map[[16]byte]int32 // where in the ring a call is
 	next  uint64             // the number of the next entry
 	floor Floor              // what was overwritten
+	out   [slotSize]byte     // the slot that's being written
 }
 
 // boot is the host's boot: its name, and a number for the slots, 0 when the name isn't the
@@ -180,8 +181,8 @@ func (j *Journal) write(s *slot, place int) error {
 	if j.f == nil {
 		return nil
 	}
-	b := s.encode(j.id, place)
-	if _, err := j.f.WriteAt(b[:], int64(place+1)*slotSize); err != nil {
+	j.out = s.encode(j.id, place)
+	if _, err := j.f.WriteAt(j.out[:], int64(place+1)*slotSize); err != nil {
 		return fmt.Errorf("journal: %w", err)
 	}
 	return nil

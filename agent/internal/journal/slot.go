@@ -43,9 +43,9 @@ func be64(b []byte) uint64 { return binary.BigEndian.Uint64(b) }
 // or in a wrong place, aren't taken for an entry.
 func sum(b []byte, journal [16]byte, place int) uint32 {
 	table := crc32.MakeTable(crc32.Castagnoli)
-	c := crc32.Update(0, table, journal[:])
-	c = crc32.Update(c, table, binary.BigEndian.AppendUint32(nil, uint32(place)))
-	return crc32.Update(c, table, b)
+	where := make([]byte, 0, 20)
+	where = binary.BigEndian.AppendUint32(append(where, journal[:]...), uint32(place))
+	return crc32.Update(crc32.Update(0, table, where), table, b)
 }
 
 func (s *slot) encode(journal [16]byte, place int) (b [slotSize]byte) {
