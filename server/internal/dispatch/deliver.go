@@ -232,18 +232,14 @@ func (d *Dispatcher) mark(f *flight, boot string) error {
 	if f.marked {
 		return nil
 	}
-	err := d.db.MarkSent(f.ctx, f.id, boot)
-	if errors.Is(err, store.ErrAlreadyFinal) {
-		call, lookErr := d.db.Call(context.WithoutCancel(f.ctx), f.id)
-		if lookErr != nil {
-			return lookErr
-		}
-		if call.State.Final() {
-			return errElsewhere
-		}
-		err = nil // an earlier try's answer was lost
+	if f.mark == "" {
+		f.mark = store.NewMark() // one for all tries: an earlier one's answer may be lost
 	}
+	err := d.db.MarkSent(f.ctx, f.id, boot, f.mark)
 	f.marked = err == nil
+	if errors.Is(err, store.ErrAlreadyFinal) {
+		return errElsewhere
+	}
 	return err
 }
 

@@ -33,6 +33,7 @@ type flight struct {
 	moved    bool         // the policy moved between the decision and the intent
 	exchange mux.Exchange // what travels beside the call
 	marked   bool         // a queued call is on record as sent
+	mark     string       // the id of the row that says so
 	sent     bool         // its frame may have been written
 	boot     string       // the agent's journal then
 	deadline time.Time    // when an agent that keeps to its own has ended it

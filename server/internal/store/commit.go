@@ -146,11 +146,35 @@ func (db *DB) tryGroup(g groupTx, list []*op) (again bool, err error) {
 	return false, err
 }
 
+// Whether a step's row is its own: an earlier commit of it, whose answer was lost. A sending
+// counts only while its call is open here.
+const (
+	ownSent     = `SELECT COUNT(*) FROM calls WHERE id = $1 AND sent_id = $2 AND instance = $3 AND finished_at IS NULL`
+	ownOutcome  = `SELECT COUNT(*) FROM calls WHERE id = $1 AND outcome_id = $2`
+	ownEvidence = `SELECT COUNT(*) FROM calls WHERE id = $1 AND evidence_id = $2`
+)
+
+func (db *DB) own(ctx context.Context, o *op) (bool, error) {
+	query, args := ownOutcome, []any{string(o.call()), o.rowID}
+	switch {
+	case o.sent != nil:
+		query, args = ownSent, append(args, db.instance)
+	case o.evidence != nil:
+		query = ownEvidence
+	}
+	var n int64
+	err := db.queryRow(ctx, query, args...).Scan(&n)
+	return n == 1, err
+}
+
 // whyLost tells a step that happened already from one of a call that was never recorded,
-// and from one that comes too early.
+// and from one that comes too early; nil when it's the step itself that happened.
 func (db *DB) whyLost(o *op) error {
 	ctx, cancel := context.WithTimeout(context.Background(), groupTimeout)
 	defer cancel()
+	if own, err := db.own(ctx, o); err != nil || own {
+		return err
+	}
 	c, err := db.Call(ctx, o.call())
 	switch {
 	case err != nil:

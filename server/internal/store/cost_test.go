@@ -61,7 +61,7 @@ func TestFrozenBytesGo(t *testing.T) {
 		}
 		waiting := begin()
 		sent := begin()
-		if err := db.MarkSent(ctx, sent, ""); err != nil {
+		if err := db.MarkSent(ctx, sent, "", store.NewMark()); err != nil {
 			t.Fatal(err)
 		}
 		for _, code := range []protocol.Code{
@@ -85,7 +85,7 @@ func TestFrozenBytesGo(t *testing.T) {
 		if n := rows(); n != 0 {
 			t.Errorf("%d calls have their bytes after all were sent or ended", n)
 		}
-		if err := db.MarkSent(ctx, waiting, ""); !errors.Is(err, store.ErrAlreadyFinal) {
+		if err := db.MarkSent(ctx, waiting, "", store.NewMark()); !errors.Is(err, store.ErrAlreadyFinal) {
 			t.Errorf("an expired call was sent: %v", err)
 		}
 	})

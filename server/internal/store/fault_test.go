@@ -3,10 +3,12 @@ package store_test
 import (
 	"bytes"
 	"context"
+	"database/sql"
 	"errors"
 	"io"
 	"net"
 	"net/url"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -249,5 +251,75 @@ func TestUnwrittenAfterAll(t *testing.T) {
 	}
 	if err := db.RecordOutcome(ctx, fleet.Outcome{CallID: in.CallID, State: fleet.Succeeded}); !errors.Is(err, store.ErrAlreadyFinal) {
 		t.Errorf("a second outcome: %v", err)
+	}
+}
+
+// TestAnotherHoldsTheLock: while another program holds SQLite's lock an intent is answered in
+// bounded time, also when its caller would wait for ever, and what was answered as not
+// recorded never is. An outcome that waits is recorded afterwards.
+func TestAnotherHoldsTheLock(t *testing.T) {
+	cfg := sqliteConfig(t)
+	ctx, db := context.Background(), openConfig(t, cfg)
+	open := newIntent()
+	if _, err := db.RecordIntent(ctx, open); err != nil {
+		t.Fatal(err)
+	}
+	other, err := sql.Open("sqlite", "file:"+filepath.Join(cfg.DataDir, "drover.db")+"?_txlock=immediate")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = other.Close() }()
+	lock, err := other.Begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	patient, hasty := newIntent(), newIntent()
+	wg.Go(func() {
+		began := time.Now()
+		_, err := db.RecordIntent(ctx, patient)
+		fe := fleet.AsError(err)
+		if fe.Code != protocol.CodeUnavailable || !strings.Contains(fe.Message, "another program") || time.Since(began) > 20*time.Second {
+			t.Errorf("after %s: %v", time.Since(began), err)
+		}
+	})
+	wg.Go(func() {
+		short, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		began := time.Now()
+		if _, err := db.RecordIntent(short, hasty); fleet.AsError(err).Code != protocol.CodeCancelled || time.Since(began) > 4*time.Second {
+			t.Errorf("after %s: %v", time.Since(began), err)
+		}
+	})
+	wg.Wait()
+	ended := make(chan error, 1)
+	go func() {
+		ended <- db.RecordOutcome(ctx, fleet.Outcome{CallID: open.CallID, State: fleet.Succeeded})
+	}()
+	if err := lock.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; err != nil {
+		t.Error("an outcome that waited:", err)
+	}
+	for _, in := range []fleet.Intent{patient, hasty} {
+		if _, err := db.Call(ctx, in.CallID); fleet.AsError(err).Code != protocol.CodeNotFound {
+			t.Errorf("%s was said not to be recorded: %v", in.CallID, err)
+		}
+	}
+}
+
+// TestAwayIsNotBusy: who can't reach Postgres is told so, and where it should be.
+func TestAwayIsNotBusy(t *testing.T) {
+	cfg, cut := behindCutter(t)
+	ctx, db := context.Background(), openConfig(t, cfg)
+	if _, err := db.RecordIntent(ctx, newIntent()); err != nil {
+		t.Fatal(err)
+	}
+	cut.cutAll()
+	_, err := db.RecordIntent(ctx, newIntent())
+	fe := fleet.AsError(err)
+	if fe.Code != protocol.CodeUnavailable || !strings.Contains(fe.Message, "doesn't answer") || !strings.Contains(fe.Message, cut.listener.Addr().String()) {
+		t.Errorf("got %v, want a message that says where Postgres doesn't answer", err)
 	}
 }

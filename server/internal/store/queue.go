@@ -31,11 +31,16 @@ type sentMark struct {
 // ErrAlreadyFinal and nothing changes; for a call that doesn't exist it's not_found. ctx
 // counts as in RecordIntent.
 //
-// After any error nothing may be sent. After unavailable it isn't known whether the call is
-// still queued: RecordOutcome ends it either way.
-func (db *DB) MarkSent(ctx context.Context, id fleet.CallID, boot string) error {
-	return db.submit(ctx, &op{sent: &sentMark{id: id, boot: clean(boot, maxName), at: time.Now()}, rowID: newID()})
+// mark, of NewMark, names this sending, as the id of its row. After any error nothing may be
+// sent. After unavailable it isn't known whether the call is still queued: RecordOutcome ends
+// it either way, and MarkSent with the same mark tells, without an error, that the row which
+// is there is its own.
+func (db *DB) MarkSent(ctx context.Context, id fleet.CallID, boot, mark string) error {
+	return db.submit(ctx, &op{sent: &sentMark{id: id, boot: clean(boot, maxName), at: time.Now()}, rowID: mark})
 }
+
+// NewMark names one sending of a queued call.
+func NewMark() string { return newID() }
 
 // OpenCall is a call without outcome. Frozen are the argument bytes of a queued one, exactly
 // as they were validated; nil if it isn't queued, or if they were lost with a rebuilt

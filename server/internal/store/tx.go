@@ -14,6 +14,9 @@ import (
 // txAttempts bounds how often a transaction is tried that met another one.
 const txAttempts = 8
 
+// txPatience bounds the time in which another attempt may begin.
+const txPatience = 5 * time.Second
+
 // tx is a write transaction; its SQL is written with $1, $2 … for both engines.
 type tx struct {
 	db  *DB
@@ -47,8 +50,9 @@ func (t *tx) bump(ctx context.Context) (int64, error) {
 // as unavailable.
 func (db *DB) inTx(ctx context.Context, fn func(*tx) error) error {
 	var err error
+	until := time.Now().Add(txPatience)
 	for attempt := range txAttempts {
-		if attempt > 0 && !backoff(ctx, attempt) {
+		if attempt > 0 && (time.Now().After(until) || !backoff(ctx, attempt)) {
 			break
 		}
 		err = db.tryTx(ctx, fn)
@@ -181,8 +185,10 @@ func (db *DB) failed(err error) error {
 		return fleet.Wrap(protocol.CodeUnavailable, err, "the disk that holds Drover's database is full: free some space there, then try again")
 	case errors.Is(err, context.Canceled):
 		return fleet.Wrap(protocol.CodeCancelled, err, "the request ended before the database had answered")
+	case db.dialect.lost(err):
+		return fleet.Wrap(protocol.CodeUnavailable, err, "Drover's database doesn't answer: it's stopped, starting, or can't be reached; %s, then try again", db.dialect.hint())
 	case db.dialect.retryable(err):
-		return fleet.Wrap(protocol.CodeUnavailable, err, "Drover's database is busy with other programs: try again in a moment")
+		return fleet.Wrap(protocol.CodeUnavailable, err, "another program holds a lock in Drover's database (a long transaction, or a backup): try again in a moment")
 	default:
 		return fleet.Wrap(protocol.CodeUnavailable, err, "Drover's database doesn't work now: the server's log has the cause; %s", db.dialect.hint())
 	}

@@ -35,7 +35,7 @@ func Run(t *testing.T, fresh func(t *testing.T) store.Config) {
 		{"EnrolTokens", testEnrolTokens}, {"Enrol", testEnrol}, {"EnrolRace", testEnrolRace}, {"Replace", testReplace}, {"Remove", testRemove},
 		{"SetAgent", testSetAgent}, {"Epochs", testEpochs}, {"EpochsRace", testEpochsRace}, {"Incarnation", testIncarnation},
 		{"Facts", testFacts}, {"Quarantine", testQuarantine},
-		{"Queued", testQueued}, {"QueuedRefuses", testQueuedRefuses}, {"SentRace", testSentRace}, {"CrossedGroups", testCrossedGroups}, {"Adopt", testAdopt},
+		{"Queued", testQueued}, {"QueuedRefuses", testQueuedRefuses}, {"SentRace", testSentRace}, {"CrossedGroups", testCrossedGroups}, {"MarkAgain", testMarkAgain}, {"Adopt", testAdopt},
 		{"Evidence", testEvidence}, {"Unsettled", testUnsettled}, {"RebuildSurvive", testRebuildSurvive}, {"Replicas", testReplicas},
 	}
 	for _, c := range cases {

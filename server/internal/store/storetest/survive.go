@@ -61,7 +61,7 @@ func testQueued(t *testing.T, cfg store.Config) {
 	if d := cmp.Diff([]fleet.Call{want}, list); d != "" {
 		t.Error("the list of queued calls", d)
 	}
-	check(t, db.MarkSent(ctx, in.CallID, "b2"))
+	check(t, db.MarkSent(ctx, in.CallID, "b2", store.NewMark()))
 	want.State, want.Boot = fleet.Dispatched, "b2"
 	after := left(t, cfg)
 	if d := cmp.Diff(store.OpenCall{Call: want}, after[in.CallID]); d != "" {
@@ -107,15 +107,15 @@ func testQueuedRefuses(t *testing.T, cfg store.Config) {
 		_, err := db.RecordIntent(ctx, in)
 		wantCode(t, err, protocol.CodeInternal)
 	}
-	wantCode(t, db.MarkSent(ctx, fleet.CallID(newID()), "b"), protocol.CodeNotFound)
+	wantCode(t, db.MarkSent(ctx, fleet.CallID(newID()), "b", store.NewMark()), protocol.CodeNotFound)
 	plain, sent, expired := begin(t, db, func(in *fleet.Intent) { in.Boot = "b1" }), begin(t, db, queue), begin(t, db, queue)
-	check(t, db.MarkSent(ctx, sent.CallID, "b1"))
+	check(t, db.MarkSent(ctx, sent.CallID, "b1", store.NewMark()))
 	check(t, db.RecordOutcome(ctx, fleet.Outcome{CallID: expired.CallID, State: fleet.Expired, Code: protocol.CodeExpired, Message: "too late"}))
 	for _, id := range []fleet.CallID{plain.CallID, sent.CallID, expired.CallID} {
 		before, err := db.Call(ctx, id)
 		check(t, err)
 		rows := records(t, db, store.RecordFilter{CallID: id})
-		if err := db.MarkSent(ctx, id, "b2"); !errors.Is(err, store.ErrAlreadyFinal) {
+		if err := db.MarkSent(ctx, id, "b2", store.NewMark()); !errors.Is(err, store.ErrAlreadyFinal) {
 			t.Errorf("sent a call that is %s: %v", before.State, err)
 		}
 		after, err := db.Call(ctx, id)
@@ -140,7 +140,7 @@ func testSentRace(t *testing.T, cfg store.Config) {
 	for i, id := range ids {
 		for r := range racers {
 			wg.Go(func() {
-				switch err := dbs[r%2].MarkSent(ctx, id, "b"); {
+				switch err := dbs[r%2].MarkSent(ctx, id, "b", store.NewMark()); {
 				case err == nil:
 					sent[i].Add(1)
 				case !errors.Is(err, store.ErrAlreadyFinal):
@@ -167,6 +167,30 @@ func testSentRace(t *testing.T, cfg store.Config) {
 		if want := []fleet.State{fleet.Cancelled, fleet.Dispatched}[i%2]; c.State != want {
 			t.Errorf("call %d is %s, want %s", i, c.State, want)
 		}
+	}
+}
+
+// testMarkAgain: who lost the answer to its own sending is told that it's its own; nobody
+// else is, and nobody after the call's end.
+func testMarkAgain(t *testing.T, cfg store.Config) {
+	ctx, db, other := context.Background(), open(t, cfg), open(t, cfg)
+	in, mark := begin(t, db, queue), store.NewMark()
+	check(t, db.MarkSent(ctx, in.CallID, "b", mark))
+	check(t, db.MarkSent(ctx, in.CallID, "b", mark))
+	for name, err := range map[string]error{
+		"another sending": db.MarkSent(ctx, in.CallID, "b", store.NewMark()),
+		"another process": other.MarkSent(ctx, in.CallID, "b", mark),
+	} {
+		if !errors.Is(err, store.ErrAlreadyFinal) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if n := len(records(t, db, store.RecordFilter{CallID: in.CallID, Kind: store.KindSent})); n != 1 {
+		t.Errorf("%d rows say that it was sent", n)
+	}
+	check(t, db.RecordOutcome(ctx, outcome(in.CallID)))
+	if err := db.MarkSent(ctx, in.CallID, "b", mark); !errors.Is(err, store.ErrAlreadyFinal) {
+		t.Errorf("its own sending, after its end: %v", err)
 	}
 }
 
@@ -315,8 +339,8 @@ func testRebuildSurvive(t *testing.T, cfg store.Config) {
 	ctx, db := context.Background(), open(t, cfg)
 	waiting, sent, done, expired := begin(t, db, queue), begin(t, db, queue), begin(t, db, queue), begin(t, db, queue)
 	lost := begin(t, db, func(in *fleet.Intent) { in.Boot = "b1" })
-	check(t, db.MarkSent(ctx, sent.CallID, "b2"))
-	check(t, db.MarkSent(ctx, done.CallID, ""))
+	check(t, db.MarkSent(ctx, sent.CallID, "b2", store.NewMark()))
+	check(t, db.MarkSent(ctx, done.CallID, "", store.NewMark()))
 	check(t, db.RecordOutcome(ctx, outcome(done.CallID)))
 	check(t, db.RecordOutcome(ctx, fleet.Outcome{CallID: expired.CallID, State: fleet.Expired, Code: protocol.CodeExpired}))
 	check(t, db.RecordOutcome(ctx, unknown(lost.CallID)))
@@ -347,8 +371,8 @@ func testRebuildSurvive(t *testing.T, cfg store.Config) {
 			t.Errorf("a rebuilt call leads to %d rows, want %d", len(got), want)
 		}
 	}
-	check(t, db.MarkSent(ctx, waiting.CallID, "b3"))
-	if err := db.MarkSent(ctx, sent.CallID, "b3"); !errors.Is(err, store.ErrAlreadyFinal) {
+	check(t, db.MarkSent(ctx, waiting.CallID, "b3", store.NewMark()))
+	if err := db.MarkSent(ctx, sent.CallID, "b3", store.NewMark()); !errors.Is(err, store.ErrAlreadyFinal) {
 		t.Errorf("sent twice over a rebuild: %v", err)
 	}
 }
@@ -399,7 +423,7 @@ func testCrossedGroups(t *testing.T, cfg store.Config) {
 					}
 				})
 				wg.Go(func() {
-					if err := db.MarkSent(ctx, ids[i], "b"); err != nil && !errors.Is(err, store.ErrAlreadyFinal) {
+					if err := db.MarkSent(ctx, ids[i], "b", store.NewMark()); err != nil && !errors.Is(err, store.ErrAlreadyFinal) {
 						t.Error(err)
 					}
 				})
