@@ -45,14 +45,7 @@ func (s *Server) joinOthers(c *dispatch.Config) error {
 	s.bus = bus
 	s.member.start, s.member.seen = time.Now(), map[string]sighting{}
 	c.Router, c.CancelElsewhere, c.Fenced, c.OfflineWhy = bus, bus.CancelElsewhere, s.member.fenced, bus.Why
-	s.metrics.Gauge("drover_cluster_refused", "Messages between replicas that were forged, replayed or too old, since the start.", func() float64 { return float64(bus.Stats().Refused) })
-	s.metrics.Gauge("drover_cluster_hops", "Calls that went to an agent of another replica, since the start.", func() float64 { return float64(bus.Stats().Hops) })
-	s.metrics.Gauge("drover_cluster_connected", "Whether NATS is there: 1 or 0.", func() float64 {
-		if bus.Connected() {
-			return 1
-		}
-		return 0
-	})
+	s.measureCluster(bus)
 	return nil
 }
 

@@ -140,8 +140,7 @@ func (s *Server) wire() error {
 	if err != nil {
 		return err
 	}
-	s.metrics.Gauge("drover_agents_online", "Agents with a live tunnel to this server.", func() float64 { return float64(s.presence.Len()) })
-	s.metrics.Gauge("drover_calls_open", "Calls under way on this server.", func() float64 { return float64(s.dispatch.Open()) })
+	s.measure()
 	handler, err := s.routes()
 	if err != nil {
 		return err

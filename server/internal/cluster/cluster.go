@@ -12,6 +12,7 @@ package cluster
 import (
 	"context"
 	"crypto/ed25519"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/url"
@@ -64,11 +65,20 @@ const (
 	logEvery = 5 * time.Second
 )
 
-// Stats are counters for metrics, since the start.
+// Stats are numbers for metrics: counts are since the start.
 type Stats struct {
-	Refused int64 // messages that were forged, replayed or too old
-	Hops    int64 // calls that went to another replica
-	Pipes   int   // that are open, both ways
+	Refused     int64 // messages that weren't acted on; of them
+	Forged      int64 // not sealed by a replica of this deployment, or changed
+	Replayed    int64 // came twice
+	Stale       int64 // came too late
+	Hops        int64 // calls that went to another replica
+	Served      int64 // calls that came from another replica
+	Out, In     int64 // those that are under way now, either way
+	Pipes       int   // that are open, both ways
+	Disconnects int64 // times that NATS was lost
+	Overtaken   int64 // connections of agents here that ended because another replica had a newer one
+	Replicas    int   // others that are known
+	Agents      int   // agents whose newest known connection is on one of them
 }
 
 // Bus is this replica's place among the others. Connect makes one; Start lets it hear; Run
@@ -105,6 +115,8 @@ type Bus struct {
 
 	connected, warned atomic.Int64 // connected: 1 or 0; warned: when a refusal was logged, in ns
 	refused, hops     atomic.Int64
+
+	forged, replayed, stale, served, outNow, inNow, disconnects, overtaken atomic.Int64
 }
 
 // Connect joins the other replicas. It fails when NATS doesn't answer; later it's waited for.
@@ -129,6 +141,7 @@ func Connect(cfg Config) (*Bus, error) {
 			if b.ctx.Err() != nil {
 				return // this end closed it
 			}
+			b.disconnects.Add(1)
 			b.cfg.Log.Error("the connection to NATS is lost: agents of other replicas can't be reached", "error", err)
 		}),
 		nats.ReconnectHandler(func(*nats.Conn) { b.back() }),
@@ -239,7 +252,11 @@ func (b *Bus) Why() string {
 func (b *Bus) Stats() Stats {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return Stats{Refused: b.refused.Load(), Hops: b.hops.Load(), Pipes: len(b.pipes)}
+	return Stats{
+		Refused: b.refused.Load(), Forged: b.forged.Load(), Replayed: b.replayed.Load(), Stale: b.stale.Load(), Hops: b.hops.Load(), Served: b.served.Load(),
+		Out: b.outNow.Load(), In: b.inNow.Load(), Pipes: len(b.pipes), Disconnects: b.disconnects.Load(), Overtaken: b.overtaken.Load(),
+		Replicas: len(b.others), Agents: len(b.where),
+	}
 }
 
 // Route implements dispatch.Router: the agent's tunnel here, or the way to the replica that
@@ -278,6 +295,14 @@ func (b *Bus) Online(id fleet.AgentID) (bool, time.Time) {
 // refuse counts a message that isn't acted on.
 func (b *Bus) refuse(what string, err error) {
 	n := b.refused.Add(1)
+	switch {
+	case errors.Is(err, errReplay):
+		b.replayed.Add(1)
+	case errors.Is(err, errStale):
+		b.stale.Add(1)
+	default: // what isn't even readable, too
+		b.forged.Add(1)
+	}
 	now, last := time.Now().UnixNano(), b.warned.Load()
 	if now-last > int64(logEvery) && b.warned.CompareAndSwap(last, now) {
 		b.cfg.Log.Warn("a message between replicas was refused", "what", what, "error", err, "refused_so_far", n)

@@ -144,7 +144,7 @@ func (b *Bus) accept(o *opening, a *opened, e presence.Entry) error {
 		return err
 	}
 	p := b.newPipe(word, &pipe{to: o.Pipe, here: a.Pipe, in: there, out: back, strict: true})
-	h := &holder{entry: e, from: o.From, trace: b.cfg.Trace, resumed: map[string]*resumed{}}
+	h := &holder{bus: b, entry: e, from: o.From, trace: b.cfg.Trace, resumed: map[string]*resumed{}}
 	s := mux.New(p, mux.Config{Handler: h, Resumer: h, MaxCalls: maxForwarded, KeepAlive: pipeAlive})
 	if !b.run(s, h.end) {
 		return errStops
@@ -154,6 +154,7 @@ func (b *Bus) accept(o *opening, a *opened, e presence.Entry) error {
 
 // holder executes the calls of one pipe on the one connection that it was opened for.
 type holder struct {
+	bus   *Bus
 	entry presence.Entry
 	from  string // the replica whose calls these are
 	trace *tracing.Tracer
@@ -238,6 +239,9 @@ func (h *holder) request(ctx context.Context, req *protocol.Request, x mux.Excha
 
 // pass makes the request to the agent, and passes on what belongs to it.
 func (h *holder) pass(ctx context.Context, req *protocol.Request, w *mux.Work) *protocol.Response {
+	h.bus.served.Add(1)
+	h.bus.inNow.Add(1)
+	defer h.bus.inNow.Add(-1)
 	call, cancel, stop := outlive(ctx)
 	defer cancel(nil)
 	defer stop()

@@ -133,6 +133,11 @@ func TestHostileClientOnNATS(t *testing.T) {
 	call()
 	call()
 	eventually(t, "it's counted", func() bool { return a.Stats().Refused > 50 && b.Stats().Refused > 50 })
+	for _, s := range []Stats{a.Stats(), b.Stats()} {
+		if s.Forged == 0 || s.Replayed == 0 || s.In != 0 || s.Out != 0 || s.Overtaken != 0 {
+			t.Errorf("%+v", s)
+		}
+	}
 	if n := runs.Load(); n != int64(calls) {
 		t.Errorf("%d calls ran %d times", calls, n)
 	}

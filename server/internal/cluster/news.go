@@ -360,6 +360,7 @@ func (b *Bus) putAll(n *news, o *other) []entry {
 func (b *Bus) newer(agents []entry) {
 	for _, e := range agents {
 		if here, ok := b.cfg.Local.Lookup(e.Agent); ok && here.Epoch < e.Epoch {
+			b.overtaken.Add(1)
 			here.Session.Close(protocol.CloseReplaced, "a newer connection of this agent took over on another replica")
 		}
 		b.cfg.Online(e.Agent, e.Generation)

@@ -139,6 +139,8 @@ func (l *line) call(ctx context.Context, req *protocol.Request, x mux.Exchange) 
 		return nil, err
 	}
 	l.bus.hops.Add(1)
+	l.bus.outNow.Add(1)
+	defer l.bus.outNow.Add(-1)
 	resp, err := s.Call(ctx, req, x)
 	l.touch()
 	if err != nil {

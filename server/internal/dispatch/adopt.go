@@ -37,6 +37,7 @@ func (d *Dispatcher) Adopt(ctx context.Context) (int, error) {
 			d.adopt(&calls[i])
 		}
 	}
+	d.obs.Adopted(len(mine))
 	return len(mine), nil
 }
 

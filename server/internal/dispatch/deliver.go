@@ -207,7 +207,13 @@ func (d *Dispatcher) send(ctx context.Context, caller Caller, frame *protocol.Re
 	if trace := tracing.Of(ctx).Traceparent(); trace != "" && caller.Version() >= 3 {
 		frame.Traceparent = trace
 	}
+	_, remote := caller.(Remote)
+	d.obs.Routed(remote)
+	began := time.Now()
 	resp, err := caller.Call(ctx, frame, x)
+	if remote && err == nil {
+		d.obs.Hop(time.Since(began) - time.Duration(resp.TookUS)*time.Microsecond)
+	}
 	if err != nil {
 		span.Fail("no_response")
 	} else {

@@ -9,6 +9,7 @@ import (
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/protocol/mux"
 	"github.com/drover-fleet/drover/server/internal/fleet"
+	"github.com/drover-fleet/drover/server/internal/obs"
 	"github.com/drover-fleet/drover/server/internal/tracing"
 )
 
@@ -70,7 +71,29 @@ func (d *Dispatcher) arrival(id fleet.AgentID) <-chan struct{} {
 // written. Nothing is sent again: each time the agent connects, it's asked.
 func (d *Dispatcher) resume(f *flight) (*protocol.Response, error) {
 	_, span := d.trace.Start(f.ctx, tracing.Internal, "resume")
-	defer span.End()
+	resp, err := d.askAgain(f)
+	span.End()
+	d.obs.Resumed(resumed(resp, err))
+	return resp, err
+}
+
+// resumed sorts what came of asking for a call.
+func resumed(resp *protocol.Response, err error) obs.Resumed {
+	fe, _ := errors.AsType[*fleet.Error](err)
+	switch {
+	case err == nil && resp != nil:
+		return obs.ResumeAnswered
+	case errors.Is(err, errAbandoned), errors.Is(err, errElsewhere):
+		return obs.ResumeLeft
+	case fe != nil && fe.Code == protocol.CodeNotStarted:
+		return obs.ResumeNotStarted
+	default:
+		return obs.ResumeUnknown
+	}
+}
+
+// askAgain asks at each connection of the agent.
+func (d *Dispatcher) askAgain(f *flight) (*protocol.Response, error) {
 	agent := f.target.agent
 	f.tell(fmt.Sprintf("the connection to %s was lost; waiting for the agent to come back", agent.ID))
 	wait := max(0, time.Until(f.deadline)) + resumeGrace

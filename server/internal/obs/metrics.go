@@ -19,6 +19,10 @@ type Metrics struct {
 	callTime *prometheus.HistogramVec
 	refusals *prometheus.CounterVec
 	joined   prometheus.Counter
+	routed   *prometheus.CounterVec
+	hops     prometheus.Histogram
+	adopted  prometheus.Counter
+	resumes  *prometheus.CounterVec
 }
 
 // NewMetrics makes the registry with the process's own numbers and Drover's.
@@ -40,6 +44,22 @@ func NewMetrics(version string) *Metrics {
 	}
 	m.joined = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "drover_calls_joined_total", Help: "Requests that joined an earlier call instead of starting one."})
+	m.routed = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "drover_calls_routed_total", Help: "Requests that went to an agent, by route: local, or remote for an agent of another replica."}, []string{"route"})
+	m.hops = prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name: "drover_hop_seconds", Help: "Time that answered requests to agents of other replicas spent on the way there and back, tunnel included: less what the agent says that it took.",
+		Buckets: []float64{0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1, 2, 5, 15}})
+	m.adopted = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "drover_calls_adopted_total", Help: "Open calls that were taken over from an earlier process or another replica."})
+	m.resumes = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "drover_resumes_total", Help: "Calls that were cut or taken over and asked for, by what came of it."}, []string{"result"})
+	for _, route := range []string{"local", "remote"} {
+		m.routed.WithLabelValues(route)
+	}
+	for _, r := range []Resumed{ResumeAnswered, ResumeNotStarted, ResumeUnknown, ResumeLeft} {
+		m.resumes.WithLabelValues(string(r))
+	}
+	m.reg.MustRegister(m.routed, m.hops, m.adopted, m.resumes)
 	info := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "drover_build_info", Help: "Always 1; the version is a label.", ConstLabels: prometheus.Labels{"version": version}}, func() float64 { return 1 })
 	m.reg.MustRegister(m.requests, m.latency, m.calls, m.callTime, m.refusals, m.joined, info,
@@ -50,6 +70,56 @@ func NewMetrics(version string) *Metrics {
 // Gauge adds a number that is asked for when it's scraped, such as the agents online.
 func (m *Metrics) Gauge(name, help string, value func() float64) {
 	m.reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value))
+}
+
+// Counter adds a count that is kept elsewhere and asked for when it's scraped. labels may be
+// nil; counters of one name have the same labels with other values.
+func (m *Metrics) Counter(name, help string, labels map[string]string, value func() float64) {
+	m.reg.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: labels}, value))
+}
+
+// Routed counts a request to an agent. A nil Metrics counts nothing.
+func (m *Metrics) Routed(remote bool) {
+	if m == nil {
+		return
+	}
+	route := "local"
+	if remote {
+		route = "remote"
+	}
+	m.routed.WithLabelValues(route).Inc()
+}
+
+// Hop notes how long an answered request to an agent of another replica was on the way.
+func (m *Metrics) Hop(took time.Duration) {
+	if m != nil {
+		m.hops.Observe(max(0, took).Seconds())
+	}
+}
+
+// Adopted counts calls that were taken over.
+func (m *Metrics) Adopted(n int) {
+	if m != nil {
+		m.adopted.Add(float64(n))
+	}
+}
+
+// Resumed is what came of asking for a call.
+type Resumed string
+
+// What may come of it.
+const (
+	ResumeAnswered   Resumed = "answered"    // its response came
+	ResumeNotStarted Resumed = "not_started" // it never began
+	ResumeUnknown    Resumed = "unknown"     // nobody can say
+	ResumeLeft       Resumed = "left"        // it was left to the next process or another replica
+)
+
+// Resumed counts a call that was asked for. A nil Metrics counts nothing.
+func (m *Metrics) Resumed(r Resumed) {
+	if m != nil {
+		m.resumes.WithLabelValues(string(r)).Inc()
+	}
 }
 
 // Call counts a call that ended. tool must be the name of a tool that exists: text of a
