@@ -135,7 +135,7 @@ func (in *listIn) check() error {
 	return nil
 }
 
-func (a *API) listAgents(_ context.Context, by asked, in listIn) (any, error) {
+func (a *API) listAgents(_ context.Context, by use, in listIn) (any, error) {
 	if err := in.check(); err != nil {
 		return nil, err
 	}
@@ -175,7 +175,7 @@ type selectOut struct {
 	Note  string   `json:"note" jsonschema:"What this answer means."`
 }
 
-func (a *API) selectAgent(_ context.Context, by asked, in selectIn) (any, error) {
+func (a *API) selectAgent(_ context.Context, by use, in selectIn) (any, error) {
 	if strings.TrimSpace(in.AgentID) == "" {
 		return nil, fleet.Errorf(protocol.CodeNoAgent, "agent_id is required: the exact id of one agent; list_agents shows the ids")
 	}
@@ -241,7 +241,7 @@ type overviewOut struct {
 // overviewMax bounds each list of fleet_overview.
 const overviewMax = 50
 
-func (a *API) overview(_ context.Context, by asked, _ struct{}) (any, error) {
+func (a *API) overview(_ context.Context, by use, _ struct{}) (any, error) {
 	out := overviewOut{Away: []away{}, Clocks: []clock{}}
 	systems, labels, versions := map[string]int{}, map[string]int{}, map[string]int{}
 	for _, agent := range a.fleet.Agents(by.who) {
@@ -293,7 +293,7 @@ type whoamiOut struct {
 	Version   string   `json:"server_version" jsonschema:"The server's version."`
 }
 
-func (a *API) whoami(_ context.Context, by asked, _ struct{}) (any, error) {
+func (a *API) whoami(_ context.Context, by use, _ struct{}) (any, error) {
 	out := whoamiOut{
 		Principal: by.who.ID, Name: text.Line(by.who.Name, 128), Kind: string(by.who.Kind), Admin: by.who.Admin,
 		Tools: a.toolsFor(by.who), Version: a.version,

@@ -83,9 +83,9 @@ func encodeNote(token jsontext.Value, value float64, msg string) []byte {
 	}{"2.0", "notifications/progress", params{token, value, msg}})
 }
 
-// encodeResult is a tool's result as a JSON-RPC response of the modern era, with what the
-// SDK adds to each: that it's complete, and who answered. It knows the content that render
-// makes.
+// encodeResult is a tool's result as a JSON-RPC response; of the modern era, where server
+// isn't nil, with what the SDK adds to each: that it's complete, and who answered. It knows
+// the content that render makes.
 func encodeResult(id jsontext.Value, r *mcp.CallToolResult, server *mcp.Implementation) ([]byte, error) {
 	var out bytes.Buffer
 	out.Grow(1024)
@@ -111,7 +111,9 @@ func encodeResult(id jsontext.Value, r *mcp.CallToolResult, server *mcp.Implemen
 		e.name("isError")
 		e.token(jsontext.True)
 	}
-	e.text("resultType", "complete")
+	if server != nil {
+		e.text("resultType", "complete")
+	}
 	e.token(jsontext.EndObject)
 	e.token(jsontext.EndObject)
 	return bytes.TrimSuffix(out.Bytes(), []byte("\n")), e.err
@@ -159,12 +161,17 @@ func (e *encoder) any(name string, v any) {
 }
 
 func (e *encoder) meta(m mcp.Meta, server *mcp.Implementation) {
+	if len(m) == 0 && server == nil {
+		return
+	}
 	e.name("_meta")
 	e.open('{')
 	for _, name := range slices.Sorted(maps.Keys(m)) {
 		e.any(name, m[name])
 	}
-	e.any(mcp.MetaKeyServerInfo, server)
+	if server != nil {
+		e.any(mcp.MetaKeyServerInfo, server)
+	}
 	e.token(jsontext.EndObject)
 }
 

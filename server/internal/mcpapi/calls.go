@@ -48,7 +48,7 @@ func callID(s string) (fleet.CallID, error) {
 }
 
 // callResult answers as the call itself would have.
-func (a *API) callResult(ctx context.Context, by asked, in resultIn) (any, error) {
+func (a *API) callResult(ctx context.Context, by use, in resultIn) (any, error) {
 	id, err := callID(in.CallID)
 	if err != nil {
 		return nil, err
@@ -83,7 +83,7 @@ type cancelOut struct {
 	Note    string        `json:"note" jsonschema:"What that means."`
 }
 
-func (a *API) callCancel(ctx context.Context, by asked, in cancelIn) (any, error) {
+func (a *API) callCancel(ctx context.Context, by use, in cancelIn) (any, error) {
 	id, err := callID(in.CallID)
 	if err != nil {
 		return nil, err

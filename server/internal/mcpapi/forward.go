@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/drover-fleet/drover/protocol"
@@ -14,7 +13,6 @@ import (
 	"github.com/drover-fleet/drover/protocol/text"
 	"github.com/drover-fleet/drover/server/internal/dispatch"
 	"github.com/drover-fleet/drover/server/internal/fleet"
-	"github.com/drover-fleet/drover/server/internal/tracing"
 )
 
 // How long a call is waited for before its caller gets a handle. A client that hears
@@ -33,78 +31,43 @@ const (
 	metaKey     = "io.github.drover-fleet/idempotency_key"
 )
 
-// use is one use of a forwarded tool, whichever way it came in.
-type use struct {
-	who            fleet.Principal
-	args           jsontext.Value // as they came, Drover's own members among them
-	client         string         // for display
-	patient        bool           // the client waits for as long as it hears of progress
-	modern         bool           // what ends the request cancels the call
-	key, toolUseID string
-	traceparent    string // the message's; it may be anything
-	notify         notify // nil where the client asked for no progress
-}
-
-// forward is the SDK's handler of a tool that runs on an agent: for what serveCall leaves.
-func (a *API) forward(def *capability.Definition) mcp.ToolHandler {
-	return func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-		who, ok := principalOf(req.Extra)
-		if !ok {
-			return errorResult(def.Name, fleet.Errorf(protocol.CodeUnauthenticated, "a credential is needed")), nil
+// forward runs a tool on an agent: it takes Drover's own members out of the arguments and
+// gives the rest to dispatch as it is.
+func (a *API) forward(def *capability.Definition) func(context.Context, use) (*mcp.CallToolResult, error) {
+	return func(ctx context.Context, u use) (*mcp.CallToolResult, error) {
+		args, err := splice(u.args)
+		var queue time.Duration
+		if err == nil {
+			queue, err = args.queueFor()
 		}
-		client := clientInfo(req)
-		u := use{
-			who: who, args: jsontext.Value(req.Params.Arguments), client: clientName(client, req.Extra.Header), patient: patient(client),
-			modern: req.ProtocolVersion() >= modernVersion,
-			key:    metaString(req.Params.Meta, metaKey), toolUseID: metaString(req.Params.Meta, metaToolUse),
-			traceparent: metaString(req.Params.Meta, metaTrace),
+		if err != nil {
+			fe := fleet.AsError(err)
+			a.dispatch.Refuse(u.who, fleet.Refusal{Client: u.client, Edge: edgeName, Tool: def.Name, Agent: namedAgent(u.args), Code: fe.Code, Message: fe.Message})
+			return errorResult(def.Name, fe), nil
 		}
-		if token := req.Params.GetProgressToken(); token != nil {
-			u.notify = func(value float64, msg string) {
-				_ = req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: token, Progress: value, Message: msg})
+		call, release := callContext(ctx, u.modern)
+		defer release()
+		call = a.trace.FromMessage(call, u.traceparent)
+		r := dispatch.Request{
+			Tool: def.Name, Agent: args.agent, Args: args.rest, Wait: quietWait, Edge: edgeName, QueueFor: queue,
+			Client: u.client, CancelOnDone: true, Key: u.key, ToolUseID: u.toolUseID,
+		}
+		var p *progress
+		if u.notify != nil {
+			p = newProgress(u.notify)
+			r.Progress, r.Wait = p.update, progressWait
+			if u.patient {
+				r.Wait = endlessWait
 			}
 		}
-		// In a session the context's values are those of its first request.
-		span, _ := req.Extra.TokenInfo.Extra[spanKey].(tracing.Span)
-		return a.run(tracing.With(ctx, span), def, u)
-	}
-}
-
-// run takes Drover's own members out of the arguments and gives the rest to dispatch as it
-// is. An error is a *jsonrpc.Error.
-func (a *API) run(ctx context.Context, def *capability.Definition, u use) (*mcp.CallToolResult, error) {
-	args, err := splice(u.args)
-	var queue time.Duration
-	if err == nil {
-		queue, err = args.queueFor()
-	}
-	if err != nil {
-		fe := fleet.AsError(err)
-		a.dispatch.Refuse(u.who, fleet.Refusal{Client: u.client, Edge: edgeName, Tool: def.Name, Agent: namedAgent(u.args), Code: fe.Code, Message: fe.Message})
-		return errorResult(def.Name, fe), nil
-	}
-	call, release := callContext(ctx, u.modern)
-	defer release()
-	call = a.trace.FromMessage(call, u.traceparent)
-	r := dispatch.Request{
-		Tool: def.Name, Agent: args.agent, Args: args.rest, Wait: quietWait, Edge: edgeName, QueueFor: queue,
-		Client: u.client, CancelOnDone: true, Key: u.key, ToolUseID: u.toolUseID,
-	}
-	var p *progress
-	if u.notify != nil {
-		p = newProgress(u.notify)
-		r.Progress, r.Wait = p.update, progressWait
-		if u.patient {
-			r.Wait = endlessWait
+		a.boundWait(u.who, &r)
+		res, err := a.dispatch.Call(call, u.who, r)
+		p.stop()
+		if err != nil {
+			return a.refused(def.Name, err)
 		}
+		return a.result(def, res, textLimit(def, args.rest)), nil
 	}
-	a.boundWait(u.who, &r)
-	res, err := a.dispatch.Call(call, u.who, r)
-	p.stop()
-	if err != nil {
-		return a.refused(def.Name, err)
-	}
-	return a.result(def, res, textLimit(def, args.rest)), nil
 }
 
 // patient tells whether a client waits for as long as it hears of progress.

@@ -529,32 +529,69 @@ func TestCancelInBothEras(t *testing.T) {
 		}
 	}
 
-	ctx, cut := context.WithCancel(t.Context())
-	body := `{"jsonrpc":"2.0","id":5,"method":"tools/call","params":{"name":"shell_exec","arguments":{"agent_id":"web-01","command":"sleep 100"}}}`
-	hr, err := http.NewRequestWithContext(ctx, "POST", f.URL+"/mcp", strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
+	for _, id := range []string{session(t, f, f.Admin, nil), ""} { // in a session, and without
+		detached(t, f, a, id)
 	}
-	for k, v := range map[string]string{"Authorization": "Bearer " + f.Admin, "Accept": "application/json, text/event-stream", "Content-Type": "application/json", "Mcp-Protocol-Version": "2025-11-25", "Mcp-Session-Id": session(t, f, f.Admin, nil)} {
-		hr.Header.Set(k, v)
-	}
-	go func() {
-		if resp, err := http.DefaultClient.Do(hr); err == nil {
-			_, _ = io.Copy(io.Discard, resp.Body)
-			_ = resp.Body.Close()
+}
+
+// detached cuts the connection of an older client in the middle of its call, then one of a
+// modern client: the agent hears of the second alone.
+func detached(t *testing.T, f *harness.Fleet, a *harness.RawAgent, id string) {
+	t.Helper()
+	begin := func(body string, header http.Header) (cut func()) {
+		ctx, cut := context.WithCancel(t.Context())
+		hr, err := http.NewRequestWithContext(ctx, "POST", f.URL+"/mcp", strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
 		}
-	}()
+		hr.Header = header
+		for k, v := range map[string]string{"Authorization": "Bearer " + f.Admin, "Accept": "application/json, text/event-stream", "Content-Type": "application/json"} {
+			hr.Header.Set(k, v)
+		}
+		go func() {
+			if resp, err := http.DefaultClient.Do(hr); err == nil {
+				_, _ = io.Copy(io.Discard, resp.Body)
+				_ = resp.Body.Close()
+			}
+		}()
+		return cut
+	}
+	modern := newModernCall()
+	modern.tool, modern.args = "shell_exec", `{"agent_id":"web-01","command":"sleep 100"}`
+	older := modern
+	older.version, older.info, older.caps = "", "", ""
+	cut := begin(older.body(), http.Header{"Mcp-Protocol-Version": {"2025-11-25"}, "Mcp-Session-Id": {id}})
 	req, err := a.Request()
 	if err != nil {
 		t.Fatal(err)
 	}
+	first, second := req.ID, ""
 	cut()
-	if err := a.Answer(req.ID, processOut); err != nil {
+	cut = begin(modern.body(), http.Header{"Mcp-Protocol-Version": {"2026-07-28"}, "Mcp-Method": {"tools/call"}, "Mcp-Name": {"shell_exec"}})
+	for cancelled := ""; cancelled == ""; {
+		v, err := a.Next("")
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch v := v.(type) {
+		case *protocol.Request:
+			second = v.ID
+			cut()
+		case *protocol.Cancel:
+			if cancelled = v.ID; cancelled != second {
+				t.Fatalf("session %q: the older client's call was cancelled", id)
+			}
+		}
+	}
+	if err := a.Send(fmt.Sprintf(`{"type":"response","id":%q,"error":{"code":"cancelled","message":"ended"},"took_us":1}`, second)); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Answer(first, processOut); err != nil {
 		t.Fatal(err)
 	}
 	s := f.MCP(f.Admin, harness.Modern, nil)
 	harness.Eventually(t, 10*time.Second, "the detached call's result is there", func() bool {
-		r := call(t, s, "call_result", map[string]any{"call_id": req.ID})
+		r := call(t, s, "call_result", map[string]any{"call_id": first})
 		return !r.IsError && strings.HasSuffix(text(t, r), "]\nhi\n")
 	})
 }

@@ -62,8 +62,9 @@ type API struct {
 	trace       *tracing.Tracer
 	log         *slog.Logger
 	stateless   bool
-	tools       map[string]forwarded
-	serverTools []forwarded
+	revisions   []string // that the SDK speaks
+	tools       map[string]offer
+	serverTools []offer
 	servers     *servers
 
 	withSessions, withoutSessions http.Handler
@@ -77,7 +78,7 @@ type API struct {
 // New makes the endpoint.
 func New(c Config) *API {
 	a := &API{
-		dispatch: c.Dispatch, fleet: c.Fleet, version: c.Version, log: c.Log, stateless: c.Stateless, trace: c.Trace,
+		dispatch: c.Dispatch, fleet: c.Fleet, version: c.Version, log: c.Log, stateless: c.Stateless, revisions: mcp.SupportedProtocolVersions(), trace: c.Trace,
 		open: map[string]map[*context.CancelCauseFunc]struct{}{}, gets: map[string]*standing{},
 	}
 	a.tools, a.serverTools = a.forwardedTools(capability.All()), a.ownTools()
@@ -134,9 +135,8 @@ func (a *API) serverOf(r *http.Request) *mcp.Server {
 	return a.servers.of(who.ID).server
 }
 
-// ServeHTTP serves one request: the body is read whole and strictly; then a plain call of a
-// forwarded tool is served here (serveCall), and for all else the SDK's handler of the right
-// era has it.
+// ServeHTTP serves one request: the body is read whole and strictly; then a plain use of a
+// tool is served here (serveCall), and for all else the SDK's handler of the right era has it.
 func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	who, ok := edge.Principal(r.Context())
 	if !ok {

@@ -28,8 +28,8 @@ type own struct {
 }
 
 // ownTools are the server's own tools.
-func (a *API) ownTools() []forwarded {
-	return []forwarded{
+func (a *API) ownTools() []offer {
+	return []offer{
 		define[listIn, listOut](a, own{
 			name: "list_agents", title: "List the hosts in reach", bounds: listBounds, always: true,
 			doc: "Lists the agents (hosts) that this credential reaches, by agent_id, with state, hostname, system and the operator's labels and description. " +
@@ -63,16 +63,10 @@ func (a *API) ownTools() []forwarded {
 // none is the output type of a tool without structured content of its own.
 type none struct{}
 
-// asked is one use of a server tool.
-type asked struct {
-	who fleet.Principal
-	req *mcp.CallToolRequest
-}
-
 // define makes a server tool from a function: its schemas come from the types, arguments
 // are read strictly, an error becomes a result and is recorded. A run that returns a
 // *mcp.CallToolResult has its answer passed on as it is.
-func define[In, Out any](a *API, o own, run func(context.Context, asked, In) (any, error)) forwarded {
+func define[In, Out any](a *API, o own, run func(context.Context, use, In) (any, error)) offer {
 	in := schemaOf[In]()
 	if o.bounds != nil {
 		o.bounds(in)
@@ -88,21 +82,17 @@ func define[In, Out any](a *API, o own, run func(context.Context, asked, In) (an
 		t.Meta = mcp.Meta{"anthropic/alwaysLoad": true}
 	}
 	members := in.PropertyOrder
-	return forwarded{t, func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-		who, ok := principalOf(req.Extra)
-		if !ok {
-			return errorResult(o.name, fleet.Errorf(protocol.CodeUnauthenticated, "a credential is needed")), nil
-		}
+	return offer{t, func(ctx context.Context, u use) (*mcp.CallToolResult, error) {
 		var args In
-		err := readArguments(o.name, req.Params.Arguments, &args, members)
+		err := readArguments(o.name, u.args, &args, members)
 		var out any
 		if err == nil {
-			out, err = run(ctx, asked{who, req}, args)
+			out, err = run(ctx, u, args)
 		}
 		if err != nil {
 			fe := fleet.AsError(err)
-			a.dispatch.Refuse(who, fleet.Refusal{
-				Client: clientOf(req), Edge: edgeName, Tool: o.name, Agent: namedAgent(jsontext.Value(req.Params.Arguments)), Code: fe.Code, Message: fe.Message,
+			a.dispatch.Refuse(u.who, fleet.Refusal{
+				Client: u.client, Edge: edgeName, Tool: o.name, Agent: namedAgent(u.args), Code: fe.Code, Message: fe.Message,
 			})
 			return errorResult(o.name, fe), nil
 		}

@@ -1,8 +1,10 @@
 package mcpapi
 
 import (
+	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -22,12 +24,12 @@ const (
 	nameHeader   = "Mcp-Name"
 )
 
-// plainCall is a use of a forwarded tool in the modern era that is in order in all that the
-// SDK would look at.
+// plainCall is a use of a tool, outside of any session, that is in order in all that the SDK
+// would look at.
 type plainCall struct {
 	use
+	offer offer
 	id    jsontext.Value
-	def   *capability.Definition
 	token jsontext.Value // for progress; nil where none is asked for
 }
 
@@ -37,35 +39,38 @@ type plainCall struct {
 // comes through here that the SDK would refuse, and a test holds them to the same answers.
 func (a *API) plain(r *http.Request, who fleet.Principal, m *message) (*plainCall, bool) {
 	h := r.Header
-	if m.method != methodCall || m.more || string(m.tag) != `"2.0"` || !plainID(m.id) ||
-		h.Get(versionHeader) != modernVersion || h.Get(methodHeader) != methodCall || h.Get(nameHeader) != m.tool ||
-		h["Last-Event-Id"] != nil || !acceptsBoth(h["Accept"]) {
+	if m.method != methodCall || m.more || string(m.tag) != `"2.0"` || !plainID(m.id) || h["Last-Event-Id"] != nil || !acceptsBoth(h["Accept"]) {
 		return nil, false
 	}
-	c := &plainCall{id: m.id, def: a.granted(who, m.tool)}
-	if c.def == nil {
+	version := h.Get(versionHeader)
+	modern := version == modernVersion
+	if modern && (h.Get(methodHeader) != methodCall || h.Get(nameHeader) != m.tool) ||
+		!modern && (a.stateful(r, m.method) || version > modernVersion || !slices.Contains(a.revisions, version)) {
 		return nil, false
 	}
-	c.who, c.args, c.modern = who, m.args, true
+	offer, ok := a.offered(who, m.tool)
+	if !ok {
+		return nil, false
+	}
+	c := &plainCall{offer: offer, id: m.id}
+	c.who, c.args, c.modern = who, m.args, modern
 	return c, c.readMeta(m.meta, h)
 }
 
-// granted finds a forwarded tool among those that who may use.
-func (a *API) granted(who fleet.Principal, tool string) *capability.Definition {
-	if _, ok := a.tools[tool]; !ok {
-		return nil
-	}
-	for _, d := range a.fleet.Tools(who) {
-		if d.Name == tool {
-			return d
+// offered finds a tool among those that who may use: the server's own are everybody's.
+func (a *API) offered(who fleet.Principal, tool string) (offer, bool) {
+	for _, o := range a.serverTools {
+		if o.tool.Name == tool {
+			return o, true
 		}
 	}
-	return nil
+	o, ok := a.tools[tool]
+	return o, ok && slices.ContainsFunc(a.fleet.Tools(who), func(d *capability.Definition) bool { return d.Name == tool })
 }
 
 // readMeta reads _meta, and tells whether it's in order.
 func (c *plainCall) readMeta(meta jsontext.Value, h http.Header) bool {
-	if meta.Kind() != '{' {
+	if len(meta) > 0 && meta.Kind() != '{' || len(meta) == 0 && c.modern {
 		return false
 	}
 	var version string
@@ -75,6 +80,7 @@ func (c *plainCall) readMeta(meta jsontext.Value, h http.Header) bool {
 		switch name {
 		case mcp.MetaKeyProtocolVersion:
 			version = stringOf(v)
+			fine = fine && c.modern // an older revision's calls don't have it
 		case mcp.MetaKeyClientInfo:
 			info = new(mcp.Implementation)
 			fine = fine && v.Kind() == '{' && json.Unmarshal(v, info) == nil
@@ -93,7 +99,7 @@ func (c *plainCall) readMeta(meta jsontext.Value, h http.Header) bool {
 		return nil
 	})
 	c.client, c.patient = clientName(info, h), patient(info)
-	return fine && capabilities && version == modernVersion
+	return fine && (!c.modern || capabilities && version == modernVersion)
 }
 
 // goodCapabilities tells whether the SDK could decode what a client says it can. Drover
@@ -159,10 +165,16 @@ func (a *API) serveCall(w http.ResponseWriter, r *http.Request, c *plainCall) {
 	if c.token != nil {
 		c.notify = func(value float64, msg string) { s.send(encodeNote(c.token, value, msg)) }
 	}
-	res, err := a.run(r.Context(), c.def, c.use)
+	ctx, server := r.Context(), a.implementation()
+	if !c.modern {
+		// A client of an older revision cancels by a notification, which needs a session. Its
+		// connection's end is none, and its answers don't say who gave them.
+		ctx, server = context.WithoutCancel(ctx), nil
+	}
+	res, err := c.offer.run(ctx, c.use)
 	var body []byte
 	if err == nil {
-		body, err = encodeResult(c.id, res, a.implementation())
+		body, err = encodeResult(c.id, res, server)
 	}
 	if err == nil {
 		s.answer(http.StatusOK, body)
@@ -170,8 +182,11 @@ func (a *API) serveCall(w http.ResponseWriter, r *http.Request, c *plainCall) {
 	}
 	var e *jsonrpc.Error
 	status := http.StatusBadRequest
+	if !c.modern {
+		status = http.StatusOK
+	}
 	if !errors.As(err, &e) {
-		a.log.Error("a result could not be written", "tool", c.def.Name, "err", err)
+		a.log.Error("a result could not be written", "tool", c.offer.tool.Name, "err", err)
 		status, e = http.StatusInternalServerError, rpcError(jsonrpc.CodeInternalError, fleet.Errorf(protocol.CodeInternal, "Drover failed inside; the server's log has the cause"))
 	}
 	s.answer(status, encodeRPCError(c.id, e))

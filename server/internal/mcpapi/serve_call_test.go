@@ -158,7 +158,11 @@ func uses(picture string) []variant {
 	return []variant{
 		{"responses to nothing", func(c *modernCall) { c.params = `,"inputResponses":{}` }, false},
 		{"an unknown tool", tool("fs_nothing", `{}`), false},
-		{"one of the server's own", tool("select_agent", `{"agent_id":"web-01"}`), false},
+		{"one of the server's own", tool("select_agent", `{"agent_id":"web-01"}`), true},
+		{"another of the server's own", tool("whoami", `null`), true},
+		{"a list", tool("list_agents", `{"limit":5}`), true},
+		{"a bad argument for one of them", tool("list_agents", `{"limit":"x"}`), true},
+		{"a call that isn't there", tool("call_result", `{"call_id":"01929292-0000-7000-8000-000000000001"}`), true},
 		{"a file's tool", tool("fs_download", `{"agent_id":"web-01","path":"/"}`), false},
 		{"no agent", tool("fs_stat", `{"path":"/"}`), true},
 		{"null as arguments", tool("fs_stat", `null`), true},
@@ -185,22 +189,20 @@ func TestServeCallAnswersAsTheSDK(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			one := newModernCall()
 			c.change(&one)
-			resp, body := f.PostMCP(f.Admin, harness.Modern, one.header, one.body())
-			got, plain := message(body)
-			if plain != c.plain && resp.StatusCode == http.StatusOK {
-				t.Errorf("plain: %v: %s", plain, body)
+			if plain, ok := bothWays(t, f, harness.Modern, one); ok && plain != c.plain || !ok && c.plain {
+				t.Errorf("plain %v, taken %v", plain, ok)
 			}
-			one.params += `,"requestState":""`
-			resp2, body2 := f.PostMCP(f.Admin, harness.Modern, one.header, one.body())
-			want, bySDK := message(body2)
-			if bySDK && resp2.StatusCode == http.StatusOK {
-				t.Fatalf("the SDK wasn't asked: %s", body2)
-			}
-			if resp.StatusCode != resp2.StatusCode || c.plain && resp.StatusCode != http.StatusOK {
-				t.Errorf("status %d, of the SDK %d", resp.StatusCode, resp2.StatusCode)
-			}
-			if diff := cmp.Diff(normal(t, want), normal(t, got)); diff != "" {
-				t.Errorf("the SDK's answer, and ours:\n%s", diff)
+			old := olderCall()
+			c.change(&old)
+			bothWays(t, f, harness.Legacy, old)
+		})
+	}
+	for revision, want := range map[string]bool{"2025-11-25": true, "2025-06-18": true, "2025-03-26": true, "2025-01-01": false, "x": false, "": false} {
+		t.Run("older revision "+revision, func(t *testing.T) {
+			one := olderCall()
+			one.header["Mcp-Protocol-Version"] = []string{revision}
+			if plain, _ := bothWays(t, f, harness.Legacy, one); plain != want {
+				t.Errorf("plain %v", plain)
 			}
 		})
 	}
@@ -224,6 +226,35 @@ func TestServeCallAnswersAsTheSDK(t *testing.T) {
 			t.Errorf("%d %s", resp.StatusCode, body)
 		}
 	})
+}
+
+// olderCall is a call of the older era outside of a session.
+func olderCall() modernCall {
+	c := newModernCall()
+	c.version, c.info, c.caps, c.header = "", "", "", http.Header{}
+	return c
+}
+
+// bothWays sends a call as it is, and so that the SDK has it, and compares the answers. It
+// tells whether serveCall took it, and whether it was taken at all.
+func bothWays(t *testing.T, f *harness.Fleet, era harness.Era, c modernCall) (plain, taken bool) {
+	t.Helper()
+	resp, body := f.PostMCP(f.Admin, era, c.header, c.body())
+	got, plain := message(body)
+	c.params += `,"requestState":""`
+	resp2, body2 := f.PostMCP(f.Admin, era, c.header, c.body())
+	want, bySDK := message(body2)
+	if bySDK && resp2.StatusCode == http.StatusOK {
+		t.Fatalf("%s: the SDK wasn't asked: %s", era, body2)
+	}
+	if resp.StatusCode != resp2.StatusCode {
+		t.Errorf("%s: status %d, of the SDK %d", era, resp.StatusCode, resp2.StatusCode)
+	}
+	if diff := cmp.Diff(normal(t, want), normal(t, got)); diff != "" {
+		t.Errorf("%s: the SDK's answer, and ours:\n%s", era, diff)
+	}
+	taken = resp.StatusCode == http.StatusOK
+	return plain && taken, taken
 }
 
 // normal is a message without what differs from call to call.

@@ -6,12 +6,15 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/protocol/capability"
 	"github.com/drover-fleet/drover/server/internal/dispatch"
 	"github.com/drover-fleet/drover/server/internal/fleet"
+	"github.com/drover-fleet/drover/server/internal/tracing"
 )
 
 // agentDoc teaches what agent_id is; every forwarded tool has it.
@@ -23,17 +26,54 @@ const queueDoc = "Only for a host that is offline: the call then waits for it, d
 // maxResultChars lets Claude Code take a result whole that it would put into a file.
 const maxResultChars = 500_000
 
-// forwarded is a tool that runs on an agent, ready to be added to a server.
-type forwarded struct {
-	tool    *mcp.Tool
-	handler mcp.ToolHandler
+// offer is a tool and what it does, whichever way a use of it comes in. An error of run is a
+// *jsonrpc.Error.
+type offer struct {
+	tool *mcp.Tool
+	run  func(context.Context, use) (*mcp.CallToolResult, error)
 }
 
-func (a *API) forwardedTools(defs []*capability.Definition) map[string]forwarded {
-	out := map[string]forwarded{}
+// use is one use of a tool.
+type use struct {
+	who            fleet.Principal
+	args           jsontext.Value // as they came, Drover's own members among them
+	client         string         // for display
+	patient        bool           // the client waits for as long as it hears of progress
+	modern         bool           // what ends the request cancels the call
+	key, toolUseID string
+	traceparent    string // the message's; it may be anything
+	notify         notify // nil where the client asked for no progress
+}
+
+// handler is the SDK's way to a tool, for what serveCall leaves to it.
+func (o offer) handler(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+	who, ok := principalOf(req.Extra)
+	if !ok {
+		return errorResult(o.tool.Name, fleet.Errorf(protocol.CodeUnauthenticated, "a credential is needed")), nil
+	}
+	client := clientInfo(req)
+	u := use{
+		who: who, args: jsontext.Value(req.Params.Arguments), client: clientName(client, req.Extra.Header), patient: patient(client),
+		modern: req.ProtocolVersion() >= modernVersion,
+		key:    metaString(req.Params.Meta, metaKey), toolUseID: metaString(req.Params.Meta, metaToolUse),
+		traceparent: metaString(req.Params.Meta, metaTrace),
+	}
+	if token := req.Params.GetProgressToken(); token != nil {
+		u.notify = func(value float64, msg string) {
+			_ = req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: token, Progress: value, Message: msg})
+		}
+	}
+	// In a session the context's values are those of its first request.
+	span, _ := req.Extra.TokenInfo.Extra[spanKey].(tracing.Span)
+	return o.run(tracing.With(ctx, span), u)
+}
+
+// forwardedTools are the tools that run on an agent.
+func (a *API) forwardedTools(defs []*capability.Definition) map[string]offer {
+	out := map[string]offer{}
 	for _, d := range defs {
 		if d.Stream == capability.NoStream { // a file's bytes have no place in a tool call
-			out[d.Name] = forwarded{toolOf(d), a.forward(d)}
+			out[d.Name] = offer{toolOf(d), a.forward(d)}
 		}
 	}
 	return out

@@ -167,7 +167,7 @@ func TestClockIsTold(t *testing.T) {
 	}
 	for ahead, want := range map[int64]string{0: "", 60_000: "", -60_000: "", 190_000: "3m10s ahead of", -7_200_000: "2h0m0s behind"} {
 		a := New(Config{Log: testAPI().log, Fleet: grants{agents: []dispatch.AgentView{agent("off", ahead), agent("right", 0)}}})
-		by := asked{who: who("p")}
+		by := use{who: who("p")}
 		list, err := a.listAgents(t.Context(), by, listIn{})
 		if err != nil {
 			t.Fatal(err)
