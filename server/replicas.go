@@ -38,6 +38,7 @@ func (s *Server) joinOthers(c *dispatch.Config) error {
 		URL: s.cfg.NatsURL, ServerKey: s.key, Local: s.presence, Trace: s.trace, Log: s.log,
 		Online: func(id fleet.AgentID, generation int64) { s.dispatch.AgentElsewhere(id, generation) },
 		Cancel: func(id fleet.CallID) { s.dispatch.CancelHere(id) },
+		Renew:  func(id fleet.AgentID, epoch int64) { s.tunnel.Renew(id, epoch) },
 	})
 	if err != nil {
 		return err

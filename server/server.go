@@ -114,6 +114,7 @@ func (s *Server) wire() error {
 	path := dispatch.Config{
 		Store: s.db, Router: s.presence, Online: s.online, Alive: s.authn.Alive, Principal: s.authn.ByID,
 		ResumeWait: s.cfg.ResumeWait, Metrics: s.metrics, Trace: s.trace, Log: s.log,
+		Expected: func(id fleet.AgentID) bool { return s.tunnel.Expected(id) },
 	}
 	if s.cfg.NatsURL != "" {
 		if err := s.joinOthers(&path); err != nil {
@@ -127,7 +128,7 @@ func (s *Server) wire() error {
 		Online: s.agentOnline,
 	}
 	if s.bus != nil {
-		tunnels.Elsewhere = s.bus.Alive
+		tunnels.Elsewhere, tunnels.RenewElsewhere = s.bus.Alive, s.bus.Renew
 	}
 	s.tunnel = tunnel.New(tunnels)
 	s.mcp = mcpapi.New(mcpapi.Config{

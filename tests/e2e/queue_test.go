@@ -131,16 +131,7 @@ func TestAQueuedCallIsSentOnceForAll(t *testing.T) {
 	a.Close()
 	d.WaitState("raw-01", "offline")
 	call := queue(t, &d.Client, d.Admin, "raw-01", "/dev/null", 600)
-	connectAgain := func() {
-		t.Helper()
-		if err := a.Connect(); err != nil {
-			t.Fatal(err)
-		}
-		if err := a.Send(`{"type":"resume","boot":"journal.boot"}`); err != nil {
-			t.Fatal(err)
-		}
-	}
-	connectAgain()
+	connect(t, a, "journal.boot")
 	defer a.Close()
 	req, err := a.Request()
 	if err != nil {
@@ -151,7 +142,7 @@ func TestAQueuedCallIsSentOnceForAll(t *testing.T) {
 	}
 	d.Server.Kill()
 	d.Serve(strings.TrimPrefix(d.URL, "http://"))
-	connectAgain()
+	connect(t, a, "journal.boot")
 	v, err := a.Next(protocol.TypeResume)
 	if err != nil {
 		t.Fatal(err)

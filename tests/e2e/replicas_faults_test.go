@@ -118,11 +118,12 @@ func TestAReplicaStopsInOrder(t *testing.T) {
 }
 
 // TestACopyOnAnotherReplica: of a copied state folder the copy isn't let in beside the
-// original, also when that is connected to another replica.
+// original, also when that is connected to another replica; and from then on nowhere, also
+// when the original is gone.
 func TestACopyOnAnotherReplica(t *testing.T) {
 	a, b := replicas(t)
 	state := filepath.Join(t.TempDir(), "state")
-	hostOn(t, a, state, a.Run("enroll", "create", "--agent-id", "web-01"))
+	original := hostOn(t, a, state, a.Run("enroll", "create", "--agent-id", "web-01"))
 	b.WaitState("web-01", "online")
 	duplicate := state + "-copy"
 	if out, err := exec.CommandContext(t.Context(), "cp", "-a", state, duplicate).CombinedOutput(); err != nil {
@@ -132,9 +133,32 @@ func TestACopyOnAnotherReplica(t *testing.T) {
 	harness.Eventually(t, 30*time.Second, "the copy is refused", func() bool {
 		return strings.Contains(string(intruder.Log()), "refuses this agent (duplicate)")
 	})
-	for _, d := range []*harness.Deployment{a, b} {
-		if _, res := d.REST(d.Admin).Call("web-01", "shell_exec", map[string]any{"command": "echo $PPID"}); res.State != "succeeded" {
-			t.Errorf("the original: %s %+v", res.State, res.Error)
+	for range 20 {
+		for _, d := range []*harness.Deployment{a, b} {
+			_, res := d.REST(d.Admin).Call("web-01", "shell_exec", map[string]any{"command": "echo $PPID"})
+			if res.State != "succeeded" || strings.TrimSpace(res.Stdout()) != fmt.Sprint(original.Cmd.Process.Pid) {
+				t.Errorf("the original: %s %+v, by %q", res.State, res.Error, res.Stdout())
+			}
+		}
+	}
+	harness.Eventually(t, 30*time.Second, "the original has connected anew", func() bool {
+		return strings.Count(string(original.Log()), "msg=connected") == 2
+	})
+	b.WaitState("web-01", "online")
+	intruder.Stop()
+	original.Stop()
+	for _, d := range []*harness.Deployment{b, a} {
+		d.WaitState("web-01", "offline")
+		intruder = hostOn(t, d, duplicate, "")
+		harness.Eventually(t, 30*time.Second, "the copy is refused while it's alone", func() bool {
+			return strings.Contains(string(intruder.Log()), "refuses this agent (quarantined)")
+		})
+		if _, res := d.REST(d.Admin).Call("web-01", "shell_exec", map[string]any{"command": "true"}); res.Error == nil || res.Error.Code != "offline" {
+			t.Errorf("with the copy alone a call is %s %+v", res.State, res.Error)
+		}
+		intruder.Stop()
+		if strings.Contains(string(intruder.Log()), "msg=connected") {
+			t.Errorf("the copy was let in:\n%s", intruder.Log())
 		}
 	}
 }

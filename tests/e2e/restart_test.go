@@ -64,26 +64,12 @@ func TestRestartMidCall(t *testing.T) {
 	}
 }
 
-// connect connects a raw agent that names its journal, and waits until the server has heard.
+// connect connects a raw agent that names its journal.
 func connect(t *testing.T, a *harness.RawAgent, boot string) {
 	t.Helper()
+	a.Boot = boot
 	if err := a.Connect(); err != nil {
 		t.Fatal(err)
-	}
-	if err := a.Send(fmt.Sprintf(`{"type":"resume","boot":%q}`, boot)); err != nil {
-		t.Fatal(err)
-	}
-	if err := a.Send(`{"type":"ping","n":77}`); err != nil {
-		t.Fatal(err)
-	}
-	for {
-		pong, err := a.Next(protocol.TypePong)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if pong.(*protocol.Pong).N == 77 {
-			return
-		}
 	}
 }
 
@@ -92,9 +78,7 @@ func (c restarted) resume(t *testing.T, d *harness.Deployment, a *harness.RawAge
 	if d.REST(d.Admin).JSON("GET", "/api/v1/calls/"+req.ID, nil, &call); call.State != "dispatched" {
 		t.Errorf("before its agent is back the call is %s: %+v", call.State, call.Error)
 	}
-	if err := a.Connect(); err != nil {
-		t.Fatal(err)
-	}
+	connect(t, a, c.boot)
 	v, err := a.Next(protocol.TypeResume)
 	if err != nil {
 		t.Fatal(err)

@@ -29,6 +29,8 @@ type RawAgent struct {
 	Epoch      int64
 	// Instance names its process; when empty each Connect is another one's.
 	Instance string
+	// Boot names its journal; made of its id when empty.
+	Boot string
 
 	fleet *Client
 	conn  *wsconn.Conn
@@ -147,6 +149,9 @@ func (a *RawAgent) Connect() error {
 	}
 	a.Epoch = welcome.Epoch
 	conn.Established()
+	if err := a.Send(fmt.Sprintf(`{"type":"resume","boot":%q}`, cmp.Or(a.Boot, "raw-"+a.ID))); err != nil {
+		return err
+	}
 	a.fleet.WaitState(a.ID, "online")
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -17,9 +18,9 @@ import (
 )
 
 // TestCopyBesideTheFirst (T-11): a copy of a state folder that is started while the first
-// runs is refused and shown; a hundred calls meanwhile are all served by the first, which
-// isn't disturbed once. The copy stays out while the first is restarted, and becomes an
-// agent of its own by enrolling anew.
+// runs is refused and shown; a hundred calls meanwhile are all served by the first, though it
+// connects anew once, to be told from the copy. The copy stays out while the first is
+// restarted, and becomes an agent of its own by enrolling anew.
 func TestCopyBesideTheFirst(t *testing.T) {
 	t.Parallel()
 	f := harness.New(t, harness.Options{KeepAlive: time.Second})
@@ -38,8 +39,10 @@ func TestCopyBesideTheFirst(t *testing.T) {
 	if v, _ := view(f, "web-01"); v.State != "online" || !strings.Contains(v.Notice, "a copy of its key was refused (duplicate)") || v.Hostname != "host-a" {
 		t.Errorf("an operator sees %+v", v)
 	}
-	if n := strings.Count(string(first.Log()), "connected"); n != 1 {
-		t.Errorf("the first one connected %d times:\n%s", n, first.Log())
+	connects(t, first, 2)
+	settled(t, f, "web-01")
+	if got := hostnames(f, "web-01", 5); got["host-a"] != 5 {
+		t.Errorf("after that the calls were served by %v", got)
 	}
 
 	first.Stop()
@@ -67,6 +70,102 @@ func TestCopyBesideTheFirst(t *testing.T) {
 			t.Errorf("%s: served by %v", id, got)
 		}
 	}
+}
+
+// TestCopyThatIsStartedAgain (T-11): a copy that was once seen beside the first is started
+// twenty times more, while the first is there, being restarted, killed or stopped, or the
+// server is away: it's refused each time, and no call reaches it.
+func TestCopyThatIsStartedAgain(t *testing.T) {
+	t.Parallel()
+	f := harness.New(t, harness.Options{KeepAlive: time.Second})
+	a, b := named(t, f, "host-a"), named(t, f, "host-b")
+	first := a.run(t, f.EnrolToken("web-01", nil, false))
+	f.WaitState("web-01", "online")
+	settled(t, f, "web-01")
+	a.copyTo(t, b)
+	second := b.run(t, "")
+	says(t, second, "the server refuses this agent (duplicate)", 1)
+	second.Stop()
+	connects(t, first, 2)
+	settled(t, f, "web-01")
+
+	for i := range 20 {
+		away := func() {}
+		switch i % 5 {
+		case 1:
+			first.Stop()
+			f.WaitState("web-01", "offline")
+		case 2:
+			first.Kill()
+			f.WaitState("web-01", "offline")
+		case 3:
+			stop(t, first)
+			f.WaitState("web-01", "offline")
+			away = func() { signal(t, first, syscall.SIGCONT) }
+		case 4:
+			f.Restart()
+		}
+		second := b.run(t, "")
+		says(t, second, "the server refuses this agent (quarantined)", 1)
+		for host := range hostnames(f, "web-01", 3) {
+			if host != "host-a" && host != "error offline" {
+				t.Errorf("round %d: a call was served by %s", i, host)
+			}
+		}
+		second.Stop()
+		if strings.Contains(string(second.Log()), "msg=connected") {
+			t.Fatalf("round %d: the copy was let in:\n%s", i, second.Log())
+		}
+		if away(); i%5 == 1 || i%5 == 2 {
+			first = a.run(t, "")
+		}
+		f.WaitState("web-01", "online")
+		if got := hostnames(f, "web-01", 3); got["host-a"] != 3 {
+			t.Errorf("round %d: afterwards the calls were served by %v", i, got)
+		}
+		settled(t, f, "web-01")
+	}
+}
+
+// TestTheFirstComesBack (T-11): a copy that is started for the first time in a moment in which
+// the first one's connection is down can't be told from a restart of it. When the first is
+// back, still the same process, it has its identity, and the copy is shut out for good.
+func TestTheFirstComesBack(t *testing.T) {
+	t.Parallel()
+	f := harness.New(t, harness.Options{KeepAlive: time.Second})
+	a, b := named(t, f, "host-a"), named(t, f, "host-b")
+	first := a.run(t, f.EnrolToken("web-01", nil, false))
+	f.WaitState("web-01", "online")
+	settled(t, f, "web-01")
+	a.copyTo(t, b)
+	stop(t, first)
+	f.WaitState("web-01", "offline")
+	second := b.run(t, "")
+	f.WaitState("web-01", "online")
+	settled(t, f, "web-01")
+	signal(t, first, syscall.SIGCONT)
+	connects(t, first, 2)
+	settled(t, f, "web-01")
+	if got := hostnames(f, "web-01", 20); got["host-a"] != 20 {
+		t.Errorf("the calls were served by %v", got)
+	}
+	if v, _ := view(f, "web-01"); !strings.Contains(v.Notice, "a copy of its state was connected in its place until") {
+		t.Errorf("an operator sees %+v", v)
+	}
+	second.Stop()
+	first.Stop()
+	f.WaitState("web-01", "offline")
+	second = b.run(t, "")
+	says(t, second, "the server refuses this agent (quarantined)", 1)
+	if got := hostnames(f, "web-01", 3); got["error offline"] != 3 {
+		t.Errorf("with the copy alone calls were served by %v", got)
+	}
+}
+
+// connects waits until the agent has connected n times, and fails if it's ever more.
+func connects(t *testing.T, p *harness.Process, n int) {
+	t.Helper()
+	says(t, p, "msg=connected", n)
 }
 
 // TestCopyAfterTheFirst (T-11): a copy that is started later, while the first one is away,

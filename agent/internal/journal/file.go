@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 
 	"github.com/drover-fleet/drover/agent/internal/durable"
 )
@@ -48,6 +49,12 @@ func Open(o Options) (*Journal, error) {
 		return nil, fmt.Errorf("journal: %w", err)
 	}
 	smallPages(j.f, int64(len(j.ring)+1)*slotSize)
+	number, err := numberOf(j.f)
+	if err != nil {
+		_ = j.f.Close()
+		return nil, fmt.Errorf("journal: %w", err)
+	}
+	j.place = strconv.FormatUint(number, 36)
 	return j, nil
 }
 

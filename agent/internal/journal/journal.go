@@ -70,6 +70,7 @@ type Options struct {
 type Journal struct {
 	id    [16]byte
 	boot  boot
+	place string // the file's own number, which a copy of the state folder doesn't have
 	aside string
 
 	mu    sync.Mutex
@@ -110,10 +111,12 @@ func newJournal(slots int, b boot) *Journal {
 // Since its Boot is new each time, nothing wrong is ever concluded from it.
 func Memory() *Journal { return newJournal(Slots, bootOf("")) }
 
-// Boot names this journal and the host's boot: that a call is unknown means that it didn't
-// begin only if this is the name that held when the call was sent. It stays the same while
-// the journal is open. At most 80 bytes.
-func (j *Journal) Boot() string { return hex.EncodeToString(j.id[:]) + "." + j.boot.name }
+// Boot names this journal, which a copy of it isn't, and the host's boot: that a call is
+// unknown means that it didn't begin only if this is the name that held when the call was
+// sent. It stays the same while the journal is open. At most 80 bytes.
+func (j *Journal) Boot() string {
+	return hex.EncodeToString(j.id[:]) + "." + j.boot.name + "." + j.place
+}
 
 // Aside is where Open put a damaged journal, "" if there was none.
 func (j *Journal) Aside() string { return j.aside }

@@ -39,6 +39,9 @@ type Config struct {
 	Local *presence.Registry
 	// Online hears that an agent came online on another replica; it must not block.
 	Online func(id fleet.AgentID, generation int64)
+	// Renew, if not nil, hears that a copy of an agent's identity was seen beside the
+	// connection of this epoch, which may be here; it must not block.
+	Renew func(id fleet.AgentID, epoch int64)
 	// Cancel hears that a caller of another replica cancels a call, which may be under way
 	// here; it must not block.
 	Cancel func(id fleet.CallID)
@@ -262,7 +265,7 @@ func (b *Bus) Stats() Stats {
 // Route implements dispatch.Router: the agent's tunnel here, or the way to the replica that
 // has a newer one.
 func (b *Bus) Route(id fleet.AgentID, generation int64) (dispatch.Caller, bool) {
-	e, here := b.cfg.Local.Lookup(id)
+	e, here := b.cfg.Local.Online(id)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	at, there := b.where[id]

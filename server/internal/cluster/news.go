@@ -23,6 +23,7 @@ const (
 	newsBeat   = "beat"   // the replica lives, and has so many agents
 	newsBye    = "bye"    // the replica stops
 	newsCancel = "cancel" // a call is to be ended, wherever it's under way
+	newsRenew  = "renew"  // an agent shall connect anew: a copy of it was seen
 )
 
 // news is what a replica tells all others.
@@ -168,7 +169,7 @@ func (b *Bus) tell() {
 	b.dirty = map[fleet.AgentID]bool{}
 	b.mu.Unlock()
 	for id := range dirty {
-		now, here := b.cfg.Local.Lookup(id)
+		now, here := b.cfg.Local.Online(id)
 		b.mu.Lock()
 		was, told := b.told[id]
 		switch {
@@ -275,6 +276,10 @@ func (b *Bus) hear(n *news) {
 		b.refuse("news", errReplay)
 	case n.Kind == newsCancel:
 		b.cfg.Cancel(fleet.CallID(n.Call))
+	case n.Kind == newsRenew && b.cfg.Renew != nil:
+		for _, e := range n.Agents {
+			b.cfg.Renew(e.Agent, e.Epoch)
+		}
 	}
 	b.newer(came)
 }
@@ -372,6 +377,15 @@ func (b *Bus) CancelElsewhere(id fleet.CallID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.say(&news{Kind: newsCancel, Call: string(id)})
+}
+
+// Renew asks the replica that has the agent's connection to let it connect anew.
+func (b *Bus) Renew(id fleet.AgentID) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if at, ok := b.where[id]; ok {
+		b.say(&news{Kind: newsRenew, Agents: []entry{{Agent: id, Epoch: at.epoch}}})
+	}
 }
 
 // lastWord is the last part of a subject.

@@ -143,6 +143,7 @@ func (r *replica) agent(id fleet.AgentID, epoch int64, h agentFunc) *mux.Session
 	if _, ok := r.local.Register(presence.Entry{Agent: id, Generation: 1, Epoch: epoch, Instance: "i", Since: time.Now(), Session: s}); !ok {
 		r.t.Fatalf("%s is not registered", id)
 	}
+	r.local.Ready(id, epoch)
 	r.Changed(id)
 	return s
 }

@@ -48,6 +48,8 @@ type Config struct {
 	// ResumeWait is the longest that a call whose connection was cut waits for its agent; zero:
 	// as long as the call may run, and resumeGrace beyond.
 	ResumeWait time.Duration
+	// Expected tells that an agent that isn't online will be within a few seconds; nil: never.
+	Expected func(fleet.AgentID) bool
 	// Metrics counts calls and refusals; nil counts nothing.
 	Metrics *obs.Metrics
 	// Trace makes the calls' spans; nil makes none.
@@ -66,6 +68,7 @@ type Dispatcher struct {
 	fenced     func() bool
 	offlineWhy func() string
 	resumeWait time.Duration
+	expected   func(fleet.AgentID) bool
 	obs        *obs.Metrics
 	trace      *tracing.Tracer
 	log        *slog.Logger
@@ -94,7 +97,7 @@ type Dispatcher struct {
 func New(c Config) *Dispatcher {
 	d := &Dispatcher{
 		db: c.Store, router: c.Router, online: c.Online, alive: c.Alive, principal: c.Principal,
-		others: c.CancelElsewhere, fenced: c.Fenced, offlineWhy: c.OfflineWhy, resumeWait: c.ResumeWait,
+		others: c.CancelElsewhere, fenced: c.Fenced, offlineWhy: c.OfflineWhy, resumeWait: c.ResumeWait, expected: c.Expected,
 		obs: c.Metrics, trace: c.Trace, log: c.Log, defs: map[string]*capability.Definition{}, open: map[fleet.CallID]*flight{},
 		own: map[string]int{}, queued: map[fleet.AgentID]int{}, owners: map[queueOwner]int{}, arrivals: map[fleet.AgentID]chan struct{}{},
 		settling: map[fleet.CallID]bool{}, closing: make(chan struct{}), gone: make(chan struct{}),
@@ -159,7 +162,7 @@ func (d *Dispatcher) begin(ctx context.Context, who fleet.Principal, req Request
 		return nil, nil, err
 	}
 	intent := t.freeze(who, req)
-	if caller, ok := d.router.Route(t.agent.ID, t.agent.Generation); ok {
+	if caller, ok := d.route(ctx, t.agent); ok {
 		intent.Boot = caller.Boot()
 	} else if req.QueueFor > 0 {
 		t.enqueue(&intent, req.QueueFor)
@@ -190,14 +193,6 @@ func (d *Dispatcher) begin(ctx context.Context, who fleet.Principal, req Request
 	go d.fly(f, d.deliver)
 	return f, nil, nil
 }
-
-// queueOwner is a principal with calls queued for one agent.
-type queueOwner struct {
-	agent fleet.AgentID
-	who   string
-}
-
-func ownerOf(in *fleet.Intent) queueOwner { return queueOwner{in.Agent, in.Principal.ID} }
 
 // enter counts a call in, unless the server is draining or a limit is reached.
 func (d *Dispatcher) enter(in *fleet.Intent) error {

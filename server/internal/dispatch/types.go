@@ -110,3 +110,11 @@ type Result struct {
 	// unknown, one line; "" if nothing was.
 	Evidence string
 }
+
+// queueOwner is a principal with calls queued for one agent.
+type queueOwner struct {
+	agent fleet.AgentID
+	who   string
+}
+
+func ownerOf(in *fleet.Intent) queueOwner { return queueOwner{in.Agent, in.Principal.ID} }

@@ -66,6 +66,9 @@ func standing(snap *store.Snapshot, id fleet.AgentID) (quarantined, notice strin
 		return "", ""
 	case q.Reason == "violations":
 		return "it broke the protocol repeatedly; let in again at " + q.Until.UTC().Format(time.RFC3339), ""
+	case q.Reason == "replaced":
+		return "", "a copy of its state was connected in its place until " + q.At.UTC().Format(time.RFC3339) +
+			", and calls may have run there: see drover audit list; find the copy, and enrol it anew under its own id"
 	default:
 		return "", "a copy of its key was refused (" + q.Reason + ") at " + q.At.UTC().Format(time.RFC3339) +
 			": find the copy; if the original is gone, enrol it anew with drover enroll create --replace"

@@ -73,7 +73,7 @@ func (a *Agent) ClockAhead() time.Duration {
 
 // Quarantine is a note that something is wrong with an agent's identity or behaviour.
 type Quarantine struct {
-	Reason string // duplicate, forked, violations
+	Reason string // duplicate, forked, replaced, violations
 	At     time.Time
 	Until  time.Time // zero: until it gets a new key
 }

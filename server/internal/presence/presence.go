@@ -35,6 +35,9 @@ type Entry struct {
 	Instance   string // of the agent's process
 	Since      time.Time
 	Session    Session
+	Calls      func() int // counts those that wait for their response
+
+	ready bool // calls may go there
 }
 
 // Registry holds the entries. The zero value isn't usable; New makes one.
@@ -55,7 +58,8 @@ func New(watch func(id fleet.AgentID, online bool)) *Registry {
 }
 
 // Register makes e the agent's present tunnel and returns the one that it replaced, if
-// any. It's refused (ok false) when an entry with a higher epoch is there, or after Drain.
+// any. The agent isn't online, and not routed to, before Ready. It's refused (ok false) when
+// an entry with a higher epoch is there, or after Drain.
 func (r *Registry) Register(e Entry) (old Entry, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -63,26 +67,45 @@ func (r *Registry) Register(e Entry) (old Entry, ok bool) {
 	if r.drained || had && old.Epoch >= e.Epoch {
 		return Entry{}, false
 	}
+	e.ready = false
 	r.entries[e.Agent] = e
-	if !had {
-		r.watch(e.Agent, true)
+	if old.ready {
+		r.watch(e.Agent, false)
 	}
 	return old, true
+}
+
+// Ready lets calls go to exactly this epoch; false when another one is present, or it's
+// ready already.
+func (r *Registry) Ready(id fleet.AgentID, epoch int64) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e, ok := r.entries[id]
+	if !ok || e.Epoch != epoch || e.ready {
+		return false
+	}
+	e.ready = true
+	r.entries[id] = e
+	r.watch(id, true)
+	return true
 }
 
 // Unregister ends the presence of exactly this epoch; false when another one is present.
 func (r *Registry) Unregister(id fleet.AgentID, epoch int64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if e, ok := r.entries[id]; !ok || e.Epoch != epoch {
+	e, ok := r.entries[id]
+	if !ok || e.Epoch != epoch {
 		return false
 	}
 	delete(r.entries, id)
-	r.watch(id, false)
+	if e.ready {
+		r.watch(id, false)
+	}
 	return true
 }
 
-// Lookup returns the agent's live tunnel.
+// Lookup returns the agent's live tunnel, also before it's ready.
 func (r *Registry) Lookup(id fleet.AgentID) (Entry, bool) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -90,9 +113,21 @@ func (r *Registry) Lookup(id fleet.AgentID) (Entry, bool) {
 	return e, ok && e.Session.Alive()
 }
 
+// Online returns the agent's live tunnel if it's ready.
+func (r *Registry) Online(id fleet.AgentID) (Entry, bool) {
+	e, ok := r.Lookup(id)
+	return e, ok && e.ready
+}
+
+// Arriving tells that the agent has a live tunnel that isn't ready yet.
+func (r *Registry) Arriving(id fleet.AgentID) bool {
+	e, ok := r.Lookup(id)
+	return ok && !e.ready
+}
+
 // Route implements dispatch.Router: the tunnel of exactly this agent and generation.
 func (r *Registry) Route(id fleet.AgentID, generation int64) (dispatch.Caller, bool) {
-	e, ok := r.Lookup(id)
+	e, ok := r.Online(id)
 	if !ok || e.Generation != generation {
 		return nil, false
 	}
@@ -101,14 +136,14 @@ func (r *Registry) Route(id fleet.AgentID, generation int64) (dispatch.Caller, b
 
 // State tells whether the agent is online here, since when and with which epoch.
 func (r *Registry) State(id fleet.AgentID) (online bool, since time.Time, epoch int64) {
-	e, ok := r.Lookup(id)
+	e, ok := r.Online(id)
 	if !ok {
 		return false, time.Time{}, 0
 	}
 	return true, e.Since, e.Epoch
 }
 
-// List returns the live tunnels, by agent id.
+// List returns the live tunnels, by agent id, those that aren't ready yet included.
 func (r *Registry) List() []Entry {
 	r.mu.RLock()
 	defer r.mu.RUnlock()

@@ -2,6 +2,7 @@ package presence_test
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 
@@ -36,8 +37,17 @@ func TestEpochsDecide(t *testing.T) {
 	if old, ok := r.Register(first); !ok || old.Session != nil {
 		t.Error("the first")
 	}
+	if _, ok := r.Route("web-01", 1); ok || r.Ready("web-01", 4) || !r.Arriving("web-01") {
+		t.Error("it's online before it's ready")
+	}
+	if !r.Ready("web-01", 5) || r.Ready("web-01", 5) || r.Arriving("web-01") {
+		t.Error("it isn't ready once")
+	}
 	if old, ok := r.Register(second); !ok || old.Epoch != 5 {
 		t.Error("the second")
+	}
+	if online, _, _ := r.State("web-01"); online || r.Ready("web-01", 5) || !r.Ready("web-01", 6) {
+		t.Error("the second is ready by the first's word")
 	}
 	if _, ok := r.Register(entry(t, "web-01", 1, 5)); ok {
 		t.Error("an older epoch took over")
@@ -54,7 +64,7 @@ func TestEpochsDecide(t *testing.T) {
 	if !r.Unregister("web-01", 6) || r.Len() != 0 {
 		t.Error("the present one's close")
 	}
-	if len(changes) != 2 || !changes[0] || changes[1] {
+	if !slices.Equal(changes, []bool{true, false, true, false}) {
 		t.Errorf("changes %v", changes)
 	}
 }
@@ -63,6 +73,7 @@ func TestRouteIsExact(t *testing.T) {
 	r := presence.New(nil)
 	e := entry(t, "web-01", 2, 1)
 	r.Register(e)
+	r.Ready("web-01", 1)
 	for _, c := range []struct {
 		id  string
 		gen int64

@@ -371,7 +371,7 @@ func TestClockIsShown(t *testing.T) {
 	if a := w.do("GET", "/api/v1/agents/web-01", pat, ""); strings.Contains(a.body, "clock") {
 		t.Errorf("a clock that is right: %s", a.body)
 	}
-	epoch, _, err := w.db.NextEpoch(t.Context(), "web-01", 1, "i", 0)
+	epoch, _, err := w.db.NextEpoch(t.Context(), fleet.Claim{Agent: "web-01", Generation: 1, Instance: "i"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -143,7 +143,7 @@ func (w *world) agent(id fleet.AgentID, labels map[string]string) {
 	if _, _, err = w.db.Enrol(ctx, enroll.Enrolment{TokenID: tok.ID, Key: pub, At: time.Now()}, fleet.AdminEvent{Principal: "system:test", Action: "enroll.use", At: time.Now()}); err != nil {
 		w.t.Fatal(err)
 	}
-	epoch, _, err := w.db.NextEpoch(ctx, id, 1, "i", 0)
+	epoch, _, err := w.db.NextEpoch(ctx, fleet.Claim{Agent: id, Generation: 1, Instance: "i"})
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"crypto/ed25519"
 	"database/sql"
@@ -112,50 +113,49 @@ func (db *DB) AgentForTunnel(ctx context.Context, id fleet.AgentID, generation i
 	return &row.Agent, b, !row.RemovedAt.IsZero(), db.failed(err)
 }
 
-// NextEpoch gives a connection its number: greater than every number given before for this
-// agent, by any replica, before a backup was restored, and as far as the agent itself
-// remembers. It notes instance, and the number as the agent's current epoch. A lastEpoch
-// below the highest that the agent acknowledged means that the identity was forked: then
-// forked is true and nothing is changed. A generation that isn't the present one and a
-// removed agent are errors.
-func (db *DB) NextEpoch(ctx context.Context, id fleet.AgentID, generation int64, instance string, lastEpoch int64) (epoch int64, forked bool, err error) {
+// NextEpoch judges a connection (see fleet.Standing) and, if it's admitted, gives it its
+// number: greater than every number given before for this agent, by any replica, before a
+// backup was restored, and as far as the agent itself remembers. Its instance and number are
+// the agent's current ones then. A claim that is turned away raises no epoch. A generation
+// that isn't the present one and a removed agent are errors.
+func (db *DB) NextEpoch(ctx context.Context, c fleet.Claim) (epoch int64, verdict fleet.Verdict, err error) {
+	id := clean(string(c.Agent), maxAgent)
+	c.Instance, c.LastEpoch = clean(c.Instance, maxName), min(c.LastEpoch, maxClaimedEpoch)
 	err = db.inTx(ctx, func(t *tx) error {
-		forked = false
-		var now, acked, gen, incarnation int64
+		var gen, incarnation int64
 		var removed sql.NullInt64
+		var s fleet.Standing
 		// The update takes the row's lock first: two replicas can't read the same number.
-		err := t.queryRow(ctx, `UPDATE agents SET epoch = epoch + 1 WHERE id = $1 RETURNING epoch, acked_epoch, generation, removed_at`, clean(string(id), maxAgent)).Scan(&now, &acked, &gen, &removed)
-		if err == nil && (removed.Valid || gen != generation) {
-			err = sql.ErrNoRows
-		}
-		if err != nil {
-			return notFound(err, "this agent isn't registered with this key any more")
-		}
-		if lastEpoch < acked {
-			forked = true
-			return errUnchanged
+		err := t.queryRow(ctx, `UPDATE agents SET epoch = epoch + 1 WHERE id = $1 RETURNING epoch - 1, acked_epoch, generation, removed_at, instance, kept_instance, kept_epoch, prev_instance, prev_epoch`, id).
+			Scan(&s.Epoch, &s.Acked, &gen, &removed, &s.Instance, &s.Kept, &s.KeptEpoch, &s.Prev, &s.PrevEpoch)
+		if err != nil || removed.Valid || gen != c.Generation {
+			return notFound(cmp.Or(err, sql.ErrNoRows), "this agent isn't registered with this key any more")
 		}
 		if err := t.queryRow(ctx, `SELECT incarnation FROM store_state WHERE id = 1`).Scan(&incarnation); err != nil {
 			return err
 		}
-		epoch = max(now, incarnation<<incarnationShift+1, min(lastEpoch, maxClaimedEpoch)+1)
-		_, err = t.exec(ctx, `UPDATE agents SET epoch = $2, instance = $3, last_seen = $4 WHERE id = $1`, string(id), epoch, clean(instance, maxName), micros(time.Now()))
+		before := s
+		if verdict = s.Judge(c, incarnation<<incarnationShift+1); s == before {
+			return errUnchanged
+		}
+		epoch = s.Epoch
+		// Whoever is there with its key has been seen, also when another one was turned away.
+		_, err = t.exec(ctx, `UPDATE agents SET epoch = $2, instance = $3, kept_instance = $4, kept_epoch = $5, prev_instance = $6, prev_epoch = $7, last_seen = $8 WHERE id = $1`,
+			id, s.Epoch, s.Instance, s.Kept, s.KeptEpoch, s.Prev, s.PrevEpoch, micros(time.Now()))
 		return err
 	})
-	if errors.Is(err, errUnchanged) {
-		return 0, forked, nil
+	if err != nil && !errors.Is(err, errUnchanged) {
+		return 0, "", err
 	}
-	if err != nil {
-		return 0, false, err
-	}
-	return epoch, false, nil
+	return verdict.Epoch(epoch), verdict, nil
 }
 
 // AckEpoch notes that the agent has stored this epoch. A number at or below one that was
 // acknowledged already, above the current one, or of another generation changes nothing.
 func (db *DB) AckEpoch(ctx context.Context, id fleet.AgentID, generation, epoch int64) error {
 	return db.inTx(ctx, func(t *tx) error {
-		_, err := t.exec(ctx, `UPDATE agents SET acked_epoch = $3 WHERE id = $1 AND generation = $2 AND acked_epoch < $3 AND epoch >= $3`, clean(string(id), maxAgent), generation, epoch)
+		_, err := t.exec(ctx, `UPDATE agents SET acked_epoch = $3, kept_instance = CASE WHEN kept_epoch < $3 THEN '' ELSE kept_instance END
+			WHERE id = $1 AND generation = $2 AND acked_epoch < $3 AND epoch >= $3`, clean(string(id), maxAgent), generation, epoch)
 		return err
 	})
 }
@@ -192,8 +192,8 @@ func (db *DB) TouchLastSeen(_ context.Context, at time.Time, ids ...fleet.AgentI
 }
 
 // Quarantine notes that something is wrong with an agent's identity or behaviour, for
-// operators to see: reason is duplicate, forked or violations; until is zero when only a
-// new key ends it. A new reason is an administrative row of the record too. It doesn't end
+// operators to see: reason is duplicate, forked, replaced or violations; until is zero when
+// only a new key ends it. A new reason is an administrative row of the record too. It doesn't end
 // a live connection. A new generation clears it.
 func (db *DB) Quarantine(ctx context.Context, id fleet.AgentID, reason string, at, until time.Time) error {
 	reason = clean(reason, maxName)

@@ -190,59 +190,20 @@ func (s *Server) admissible(h *greeting) error {
 	return nil
 }
 
-// displace decides about an agent that is connected already: the same process or a dead
-// connection gives way, another living process doesn't. A process that was refused so stays
-// out for a while after the first one was seen last: else a copy would take over while the
-// first one is being restarted, and the first one would be the copy from then on.
-func (s *Server) displace(ctx context.Context, h *greeting) (presence.Entry, error) {
-	old, online := s.cfg.Presence.Lookup(h.id)
-	if online && (old.Generation != h.hello.Generation || old.Instance == h.hello.Instance) {
-		return old, nil
-	}
-	if s.otherAlive(ctx, h, old, online) {
-		until := time.Now().Add(quarantineTime)
-		s.marks.copy(h.id, h.hello.Instance, until)
-		s.quarantine(h.id, "duplicate", until)
-		return old, refuse(protocol.CodeConflict, "duplicate", retryLater,
-			"agent %s is connected from another process with the same key; a copied state folder needs its own: drover enroll create", h.id)
-	}
-	if left := s.marks.copied(h.id, h.hello.Instance, time.Now()); left > 0 {
-		return old, refuse(protocol.CodeConflict, "duplicate", left,
-			"agent %s was connected from another process with the same key not long ago, which may come back; this one isn't let in for %s", h.id, left.Round(time.Second))
-	}
-	return old, nil
-}
-
-// otherAlive tells whether another process with the agent's key answers, here or on another
-// replica.
-func (s *Server) otherAlive(ctx context.Context, h *greeting, old presence.Entry, here bool) bool {
-	ctx, cancel := context.WithTimeout(ctx, duplicateWait)
-	defer cancel()
-	if here {
-		return old.Session.Ping(ctx) == nil
-	}
-	return s.cfg.Elsewhere != nil && s.cfg.Elsewhere(ctx, h.id, h.hello.Generation, h.hello.Instance)
-}
-
 func (s *Server) welcome(ctx context.Context, conn *wsconn.Conn, h *greeting) (*peer, error) {
-	old, err := s.displace(ctx, h)
+	old, epoch, err := s.claim(ctx, h)
 	if err != nil {
 		return nil, err
-	}
-	epoch, forked, err := s.cfg.Store.NextEpoch(ctx, h.id, h.hello.Generation, h.hello.Instance, h.hello.LastEpoch)
-	if err != nil {
-		return nil, busy(err, "the connection couldn't be recorded")
-	}
-	if forked {
-		s.quarantine(h.id, "forked", time.Time{})
-		return nil, refuse(protocol.CodeConflict, "quarantined", retryRemoved,
-			"this is an old copy of agent %s's state: it has been connected since from another; enrol it anew: drover enroll create --replace", h.id)
 	}
 	if old.Session != nil {
 		old.Session.Close(protocol.CloseReplaced, "a newer connection of this agent took over")
 	}
 	p := &peer{id: h.id, generation: h.hello.Generation, epoch: epoch, version: h.version}
 	facts := cleanFacts(h.hello.Facts)
+	if was := h.agent.Facts.Hostname; was != "" && was != facts.Hostname {
+		s.cfg.Log.Warn("an agent's hostname has changed: if this is another host, its state folder was copied or moved",
+			"agent", string(h.id), "was", was, "hostname", facts.Hostname)
+	}
 	facts.ClockAheadMS = 0
 	if h.version >= 2 { // it tells after the welcome, usually the same as last time
 		facts.ClockAheadMS = h.agent.Facts.ClockAheadMS
@@ -255,7 +216,7 @@ func (s *Server) welcome(ctx context.Context, conn *wsconn.Conn, h *greeting) (*
 	s.prepare(p, conn)
 	// Calls that come from here on wait in the session until the welcome is out.
 	_, ok := s.cfg.Presence.Register(presence.Entry{Agent: h.id, Generation: h.hello.Generation, Epoch: epoch,
-		Instance: h.hello.Instance, Since: time.Now(), Session: p.session})
+		Instance: h.hello.Instance, Since: time.Now(), Session: p.session, Calls: p.session.Open})
 	if !ok {
 		p.session.Close(protocol.CloseGoingAway, "the server is stopping")
 		return nil, errors.New("the server is stopping")

@@ -11,6 +11,7 @@ import (
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/protocol/mux"
 	"github.com/drover-fleet/drover/server/internal/enroll"
+	"github.com/drover-fleet/drover/server/internal/fleet"
 	"github.com/drover-fleet/drover/server/internal/tunnel"
 )
 
@@ -32,8 +33,8 @@ func (r *rig) refused(h *host, reason string) *protocol.Refuse {
 func (r *rig) acked(epoch int64) {
 	r.t.Helper()
 	eventually(r.t, "the epoch's acknowledgement", func() bool {
-		_, forked, err := r.db.NextEpoch(r.t.Context(), "web-01", 1, "probe", epoch-1)
-		return err == nil && forked
+		_, verdict, err := r.db.NextEpoch(r.t.Context(), fleet.Claim{Agent: "web-01", Generation: 1, Instance: "probe", LastEpoch: epoch - 1})
+		return err == nil && verdict == fleet.Forked
 	})
 }
 
@@ -139,21 +140,6 @@ func TestSameProcessTakesOver(t *testing.T) {
 	}
 	if online, _, epoch := r.presence.State("web-01"); !online || epoch != second.epoch {
 		t.Errorf("online %t with epoch %d, want %d", online, epoch, second.epoch)
-	}
-}
-
-func TestAliveDuplicateIsRefused(t *testing.T) {
-	r := newRig(t)
-	h := r.enrolled("web-01")
-	first := r.connect(h)
-	copied := *h
-	copied.instance = "another-process"
-	r.refused(&copied, "duplicate")
-	if online, _, epoch := r.presence.State("web-01"); !online || epoch != first.epoch {
-		t.Errorf("the first one lost its presence: %t %d", online, epoch)
-	}
-	if q := r.db.Snapshot().Quarantined["web-01"]; q.Reason != "duplicate" {
-		t.Errorf("not shown: %+v", q)
 	}
 }
 

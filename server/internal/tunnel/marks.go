@@ -18,40 +18,6 @@ const (
 type marks struct {
 	mu     sync.Mutex
 	agents map[fleet.AgentID]*mark
-	copies map[fleet.AgentID]map[string]time.Time // instances that were refused beside another, until when
-}
-
-// maxCopies bounds the instances that are remembered of one agent.
-const maxCopies = 16
-
-// copy notes that this instance was refused because another one is alive.
-func (m *marks) copy(id fleet.AgentID, instance string, until time.Time) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.copies == nil {
-		m.copies = map[fleet.AgentID]map[string]time.Time{}
-	}
-	if m.copies[id] == nil {
-		m.copies[id] = map[string]time.Time{}
-	}
-	if _, known := m.copies[id][instance]; known || len(m.copies[id]) < maxCopies {
-		m.copies[id][instance] = until
-	}
-}
-
-// copied is how long this instance isn't let in for that.
-func (m *marks) copied(id fleet.AgentID, instance string, now time.Time) time.Duration {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for other, until := range m.copies[id] {
-		if !now.Before(until) {
-			delete(m.copies[id], other)
-		}
-	}
-	if len(m.copies[id]) == 0 {
-		delete(m.copies, id)
-	}
-	return max(0, m.copies[id][instance].Sub(now))
 }
 
 type mark struct {

@@ -82,9 +82,9 @@ func (s *Server) onFrame(p *peer, f any) {
 	}
 }
 
-// ready tells, once, that an agent's earlier calls can be asked for.
+// ready lets calls go to an agent and tells, once, that its earlier ones can be asked for.
 func (s *Server) ready(p *peer) {
-	if p.session.Alive() && p.ready.CompareAndSwap(false, true) && s.cfg.Online != nil {
+	if p.session.Alive() && p.ready.CompareAndSwap(false, true) && s.cfg.Presence.Ready(p.id, p.epoch) && s.cfg.Online != nil {
 		s.cfg.Online(p.id, p.generation)
 	}
 }

@@ -213,11 +213,20 @@ func (r *rig) connectWith(h *host, f handlerFunc) *online {
 			r.t.Fatal(err)
 		}
 	}
+	if l.welcome.Version >= 2 {
+		if err := o.session.Send(r.t.Context(), &protocol.Resume{Type: protocol.TypeResume, Boot: h.id + ".boot"}); err != nil {
+			r.t.Fatal(err)
+		}
+	}
 	go func() {
 		defer close(o.done)
 		o.err = o.session.Run(context.Background())
 	}()
 	r.t.Cleanup(o.stop)
+	eventually(r.t, h.id+" is online", func() bool {
+		online, _, epoch := r.presence.State(fleet.AgentID(h.id))
+		return online && epoch == o.epoch || !o.session.Alive()
+	})
 	return o
 }
 

@@ -185,31 +185,6 @@ func TestClockThatDiffers(t *testing.T) {
 	}
 }
 
-// A copy that was refused beside the first one doesn't take over while that is being
-// restarted; the first one is let in again.
-func TestCopyStaysOutDuringARestart(t *testing.T) {
-	r := newRig(t)
-	h := r.enrolled("web-01")
-	first := r.connect(h)
-	r.acked(first.epoch)
-	copied := *h
-	copied.instance = "copy"
-	r.refused(&copied, "duplicate")
-	first.stop()
-	eventually(t, "offline", func() bool { online, _, _ := r.presence.State("web-01"); return !online })
-	if ref := r.refused(&copied, "duplicate"); ref.RetryAfterMS < 60_000 {
-		t.Errorf("it may come back after %d ms", ref.RetryAfterMS)
-	}
-	restarted := *h
-	restarted.instance = "restarted"
-	again := r.connect(&restarted)
-	r.acked(again.epoch)
-	again.stop()
-	eventually(t, "offline", func() bool { online, _, _ := r.presence.State("web-01"); return !online })
-	copied.instance = "copy, started again"
-	r.refused(&copied, "quarantined") // from now on it's known for what it is
-}
-
 // How connections end is in the log, with code and reason.
 func TestEndsAreLogged(t *testing.T) {
 	var log lines
@@ -249,6 +224,7 @@ func TestVersionOneAgent(t *testing.T) {
 		t.Fatalf("version %d was chosen", l.welcome.Version)
 	}
 	l.say(t, `{"type":"epoch","epoch":1}`)
+	eventually(t, "online", func() bool { online, _, _ := r.presence.State("old-01"); return online })
 	caller, ok := r.presence.Route("old-01", 1)
 	if !ok {
 		t.Fatal("no route")
@@ -296,5 +272,20 @@ func TestCopyThatEnrolsAnew(t *testing.T) {
 		if up, _, epoch := r.presence.State(id); !up || epoch != o.epoch {
 			t.Errorf("%s: online %t, epoch %d", id, up, epoch)
 		}
+	}
+}
+
+// Calls go to an agent once its journal is named, so that each is on record with it; until
+// then they're to wait.
+func TestCallsWaitForTheJournalsName(t *testing.T) {
+	r := newRig(t)
+	l := r.line(r.enrolled("web-01"))
+	if _, ok := r.presence.Route("web-01", 1); ok || !r.tunnel.Expected("web-01") {
+		t.Errorf("it's routed to (%t) before its journal is known, or isn't expected", ok)
+	}
+	l.say(t, `{"type":"resume","boot":"journal.boot"}`)
+	eventually(t, "online", func() bool { _, ok := r.presence.Route("web-01", 1); return ok })
+	if c, _ := r.presence.Route("web-01", 1); c.Boot() != "journal.boot" || r.tunnel.Expected("web-01") {
+		t.Errorf("it's routed to with the journal %q, or still expected", c.Boot())
 	}
 }

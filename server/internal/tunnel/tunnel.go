@@ -40,9 +40,12 @@ type Config struct {
 	// Elsewhere, if not nil, tells whether another process than instance, with the agent's
 	// present key, is connected to another replica and answers before ctx ends.
 	Elsewhere func(ctx context.Context, id fleet.AgentID, generation int64, instance string) bool
-	// Online, if not nil, hears that an agent is connected and its calls can be asked for:
-	// once for each connection: when its journal is known, or 5 s later when it names none;
-	// with an agent of version 1 at once. It must not block.
+	// RenewElsewhere, if not nil, asks the replica that has the agent's connection to Renew it.
+	// It must not block.
+	RenewElsewhere func(id fleet.AgentID)
+	// Online, if not nil, hears that an agent is online: calls may go to it, and earlier ones
+	// be asked for. It hears so once for each connection: when the agent's journal is known, or
+	// 5 s later when it names none; with an agent of version 1 at once. It must not block.
 	Online func(id fleet.AgentID, generation int64)
 }
 
@@ -72,6 +75,8 @@ type Server struct {
 	locks  idLocks
 	marks  marks
 	all    sync.WaitGroup
+
+	renewals renewals
 
 	mu     sync.Mutex
 	closed bool

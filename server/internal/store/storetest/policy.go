@@ -218,7 +218,7 @@ func testEnrolRace(t *testing.T, cfg store.Config) {
 func testReplace(t *testing.T, cfg store.Config) {
 	ctx, db := context.Background(), open(t, cfg)
 	old := addAgent(t, db, "web-01")
-	epoch, _, err := db.NextEpoch(ctx, "web-01", 1, "i", 0)
+	epoch, _, err := db.NextEpoch(ctx, fleet.Claim{Agent: "web-01", Generation: 1, Instance: "i"})
 	check(t, err)
 	check(t, db.AckEpoch(ctx, "web-01", 1, epoch))
 	check(t, db.Quarantine(ctx, "web-01", "forked", now(), time.Time{}))
@@ -242,12 +242,12 @@ func testReplace(t *testing.T, cfg store.Config) {
 	if k != nil {
 		t.Error("a generation that never was has a key")
 	}
-	_, _, err = db.NextEpoch(ctx, "web-01", 1, "i", 0)
+	_, _, err = db.NextEpoch(ctx, fleet.Claim{Agent: "web-01", Generation: 1, Instance: "i"})
 	wantCode(t, err, protocol.CodeNotFound)
-	next, forked, err := db.NextEpoch(ctx, "web-01", 2, "i", 0) // a new host has no last epoch
+	next, verdict, err := db.NextEpoch(ctx, fleet.Claim{Agent: "web-01", Generation: 2, Instance: "i"}) // a new host has no last epoch
 	check(t, err)
-	if forked || next <= epoch {
-		t.Errorf("the new key's first epoch is %d (forked %t), the old key's was %d", next, forked, epoch)
+	if verdict != fleet.Admitted || next <= epoch {
+		t.Errorf("the new key's first epoch is %d (%s), the old key's was %d", next, verdict, epoch)
 	}
 }
 
@@ -276,7 +276,7 @@ func testRemove(t *testing.T, cfg store.Config) {
 	for _, replace := range []bool{false, true} {
 		wantCode(t, db.CreateEnrolToken(ctx, newToken(t, "web-01", replace), event("enroll.create", "web-01")), protocol.CodeConflict)
 	}
-	_, _, err = db.NextEpoch(ctx, "web-01", 1, "i", 0)
+	_, _, err = db.NextEpoch(ctx, fleet.Claim{Agent: "web-01", Generation: 1, Instance: "i"})
 	wantCode(t, err, protocol.CodeNotFound)
 	wantCode(t, db.SetAgent(ctx, "web-01", map[string]string{}, nil, event("agent.set", "web-01")), protocol.CodeNotFound)
 	if _, err := db.Call(ctx, in.CallID); err != nil {
@@ -317,9 +317,9 @@ func testEpochs(t *testing.T, cfg store.Config) {
 	addAgent(t, db, "web-01")
 	next := func(last int64) (int64, bool) {
 		t.Helper()
-		e, forked, err := db.NextEpoch(ctx, "web-01", 1, "instance", last)
+		e, verdict, err := db.NextEpoch(ctx, fleet.Claim{Agent: "web-01", Generation: 1, Instance: "instance", LastEpoch: last})
 		check(t, err)
-		return e, forked
+		return e, verdict == fleet.Forked
 	}
 	first, _ := next(0)
 	second, _ := next(0) // the first was never acknowledged
@@ -349,7 +349,7 @@ func testEpochs(t *testing.T, cfg store.Config) {
 	if rows[0].Epoch <= ahead {
 		t.Errorf("the current epoch isn't listed: %d", rows[0].Epoch)
 	}
-	_, _, err = db.NextEpoch(ctx, "nope", 1, "i", 0)
+	_, _, err = db.NextEpoch(ctx, fleet.Claim{Agent: "nope", Generation: 1, Instance: "i"})
 	wantCode(t, err, protocol.CodeNotFound)
 }
 
@@ -362,7 +362,7 @@ func testEpochsRace(t *testing.T, cfg store.Config) {
 	var wg sync.WaitGroup
 	for i := range 16 {
 		wg.Go(func() {
-			e, _, err := dbs[i%2].NextEpoch(ctx, "web-01", 1, "i", 0)
+			e, _, err := dbs[i%2].NextEpoch(ctx, fleet.Claim{Agent: "web-01", Generation: 1, Instance: "i"})
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil || seen[e] {
@@ -377,11 +377,11 @@ func testEpochsRace(t *testing.T, cfg store.Config) {
 func testIncarnation(t *testing.T, cfg store.Config) {
 	ctx, db := context.Background(), open(t, cfg)
 	addAgent(t, db, "web-01")
-	before, _, err := db.NextEpoch(ctx, "web-01", 1, "i", 0)
+	before, _, err := db.NextEpoch(ctx, fleet.Claim{Agent: "web-01", Generation: 1, Instance: "i"})
 	check(t, err)
 	life := db.Snapshot().Incarnation
 	check(t, db.RaiseIncarnation(ctx, event("store.restored", "")))
-	after, _, err := db.NextEpoch(ctx, "web-01", 1, "i", 0)
+	after, _, err := db.NextEpoch(ctx, fleet.Claim{Agent: "web-01", Generation: 1, Instance: "i"})
 	check(t, err)
 	if after>>32 <= before>>32 || db.Snapshot().Incarnation != life+1 || db.Snapshot().Agents["web-01"] == nil {
 		t.Errorf("epoch %d after %d; incarnation %d after %d", after, before, db.Snapshot().Incarnation, life)
@@ -391,9 +391,9 @@ func testIncarnation(t *testing.T, cfg store.Config) {
 func testFacts(t *testing.T, cfg store.Config) {
 	ctx, db := context.Background(), open(t, cfg)
 	addAgent(t, db, "web-01")
-	stale, _, err := db.NextEpoch(ctx, "web-01", 1, "i", 0)
+	stale, _, err := db.NextEpoch(ctx, fleet.Claim{Agent: "web-01", Generation: 1, Instance: "i"})
 	check(t, err)
-	epoch, _, err := db.NextEpoch(ctx, "web-01", 1, "i", 0)
+	epoch, _, err := db.NextEpoch(ctx, fleet.Claim{Agent: "web-01", Generation: 1, Instance: "i"})
 	check(t, err)
 	facts := protocol.Facts{Hostname: "h", OS: "linux", OSVersion: "Debian", Arch: "amd64", RunAs: "root", AgentVersion: "1", Roots: []string{"/srv"}}
 	caps := []protocol.Capability{{Name: "fs_read", Version: 2}}
