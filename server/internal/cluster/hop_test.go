@@ -17,7 +17,6 @@ import (
 
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/protocol/mux"
-	"github.com/drover-fleet/drover/server/internal/fleet"
 )
 
 // pair are two replicas of one deployment.
@@ -45,6 +44,16 @@ func TestCallsOverAHop(t *testing.T) {
 	all.Wait()
 	if s := b.Stats(); s.Hops != 50 || s.Pipes != 1 || s.Refused+a.Stats().Refused != 0 {
 		t.Errorf("%+v %+v", s, a.Stats())
+	}
+	before := a.nc.Stats().OutMsgs + b.nc.Stats().OutMsgs
+	for i := range 200 {
+		if _, err := b.call(t.Context(), "web", fmt.Sprint("small", i), `{}`); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// A small call is one message each way; beats and keep-alives come between.
+	if n := a.nc.Stats().OutMsgs + b.nc.Stats().OutMsgs - before; n < 400 || n > 500 {
+		t.Errorf("200 calls took %d messages", n)
 	}
 	b.CancelElsewhere("some-call")
 	eventually(t, "a cancel arrives", func() bool {
@@ -273,22 +282,4 @@ func TestCloseEndsEverything(t *testing.T) {
 		close(free)
 	})
 	eventually(t, "the goroutines have ended", func() bool { return runtime.NumGoroutine() <= before })
-}
-
-// BenchmarkHop compares a call to an agent here with one through another replica.
-func BenchmarkHop(b *testing.B) {
-	here, there := pair(b)
-	here.agent("web", 1, echo)
-	eventually(b, "web is known", func() bool { return there.sees("web") })
-	for name, r := range map[string]*replica{"local": here, "hop": there} {
-		b.Run(name, func(b *testing.B) {
-			i := 0
-			for b.Loop() {
-				i++
-				if _, err := r.call(b.Context(), fleet.AgentID("web"), fmt.Sprint(b.Name(), b.N, i, time.Now().UnixNano()), `{"command":"true"}`); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-	}
 }

@@ -144,10 +144,10 @@ func (p *pipe) send(kind byte, content []byte) error {
 		return p.why
 	default:
 	}
-	plain := make([]byte, head, head+len(content))
-	plain[0] = kind
-	binary.BigEndian.PutUint64(plain[1:], uint64(p.now().UnixMicro()))
-	if err := p.publish(p.to, p.out.seal(p.to, append(plain, content...))); err != nil {
+	var front [head]byte
+	front[0] = kind
+	binary.BigEndian.PutUint64(front[1:], uint64(p.now().UnixMicro()))
+	if err := p.publish(p.to, p.out.seal(p.to, front[:], content)); err != nil { // publish keeps nothing of it
 		err = fmt.Errorf("cluster: a message to another replica was not sent: %w", err)
 		p.end(err)
 		return err

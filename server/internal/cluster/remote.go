@@ -188,7 +188,10 @@ func (l *line) idle(now time.Time) bool {
 
 // get returns the living session, or opens one. Its errors have protocol.ErrNotSent.
 func (l *line) get(ctx context.Context) (*mux.Session, error) {
-	d, err := l.dial()
+	s, d, err := l.dial()
+	if s != nil {
+		return s, nil
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", protocol.ErrNotSent, err)
 	}
@@ -205,27 +208,25 @@ func (l *line) get(ctx context.Context) (*mux.Session, error) {
 
 var errMoved = errors.New("the connection that it was meant for is gone")
 
-// dial finds the session, or a try to open one, or begins that.
-func (l *line) dial() (*dialing, error) {
+// dial finds the living session, or a try to open one, or begins that.
+func (l *line) dial() (*mux.Session, *dialing, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.used = time.Now()
 	switch {
 	case l.dropped:
-		return nil, errMoved
+		return nil, nil, errMoved
 	case l.session != nil && l.session.Alive():
-		d := &dialing{done: make(chan struct{}), session: l.session}
-		close(d.done)
-		return d, nil
+		return l.session, nil, nil
 	case l.dialing != nil:
-		return l.dialing, nil
+		return nil, l.dialing, nil
 	}
 	d := &dialing{done: make(chan struct{})}
 	if !l.bus.do(func() { l.dialed(d) }) {
-		return nil, errStops
+		return nil, nil, errStops
 	}
 	l.dialing = d
-	return d, nil
+	return nil, d, nil
 }
 
 func (l *line) dialed(d *dialing) {

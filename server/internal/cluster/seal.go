@@ -78,9 +78,14 @@ func (k *keys) unseal(subject string, sealed []byte) ([]byte, error) {
 
 // sequence seals the messages of one way of one pipe. A message's number stands before it
 // and is its nonce, so that none can be repeated or moved, and a lost one is missed.
+//
+// It keeps what each message would otherwise allocate, so it's for one goroutine at a time.
 type sequence struct {
-	aead cipher.AEAD
-	next uint64
+	aead  cipher.AEAD
+	next  uint64
+	bound []byte   // the subject
+	n     [12]byte // the nonce
+	buf   []byte   // of seal
 }
 
 // numberSize is the length of the number before a sealed message.
@@ -97,17 +102,34 @@ func (k *keys) sequences(openNonce, acceptNonce string) (there, back *sequence, 
 	return &sequence{aead: a}, &sequence{aead: b}, err
 }
 
+// nonce is that of a message; it's valid until the next one's.
 func (s *sequence) nonce(number uint64) []byte {
-	b := make([]byte, s.aead.NonceSize())
-	binary.BigEndian.PutUint64(b[len(b)-numberSize:], number)
-	return b
+	binary.BigEndian.PutUint64(s.n[len(s.n)-numberSize:], number)
+	return s.n[:]
 }
 
-func (s *sequence) seal(subject string, plain []byte) []byte {
-	out := make([]byte, numberSize, numberSize+len(plain)+s.aead.Overhead())
-	binary.BigEndian.PutUint64(out, s.next)
-	out = s.aead.Seal(out, s.nonce(s.next), plain, []byte(subject))
-	s.next++
+// to is the subject as what a message is bound to.
+func (s *sequence) to(subject string) []byte {
+	if string(s.bound) != subject {
+		s.bound = []byte(subject)
+	}
+	return s.bound
+}
+
+// keepSealed bounds the buffer that is kept between two messages, in bytes.
+const keepSealed = 64 << 10
+
+// seal closes the next message, which is made of parts. What it returns is valid until the
+// next call.
+func (s *sequence) seal(subject string, parts ...[]byte) []byte {
+	out := binary.BigEndian.AppendUint64(s.buf[:0], s.next)
+	for _, p := range parts {
+		out = append(out, p...)
+	}
+	out = s.aead.Seal(out[:numberSize], s.nonce(s.next), out[numberSize:], s.to(subject))
+	if s.next++; cap(out) <= keepSealed {
+		s.buf = out
+	}
 	return out
 }
 
@@ -123,7 +145,7 @@ func (s *sequence) unseal(subject string, sealed []byte) ([]byte, error) {
 		return nil, errForged
 	}
 	number := binary.BigEndian.Uint64(sealed)
-	plain, err := s.aead.Open(nil, s.nonce(number), sealed[numberSize:], []byte(subject))
+	plain, err := s.aead.Open(nil, s.nonce(number), sealed[numberSize:], s.to(subject))
 	switch {
 	case err != nil:
 		return nil, errForged

@@ -40,7 +40,7 @@ func newEnds(t *testing.T) *ends {
 		p.now, p.refused = func() time.Time { return e.now }, func(error) { e.refused++ }
 		return p
 	}
-	e.caller = one(&pipe{to: "there", here: "back", out: there, in: back, publish: func(_ string, b []byte) error { e.sent = append(e.sent, b); return nil }})
+	e.caller = one(&pipe{to: "there", here: "back", out: there, in: back, publish: func(_ string, b []byte) error { e.sent = append(e.sent, bytes.Clone(b)); return nil }})
 	e.holder = one(&pipe{to: "back", here: "there", in: in, out: out, strict: true})
 	return e
 }
