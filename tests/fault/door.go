@@ -17,6 +17,7 @@ type door struct {
 	mu       sync.Mutex
 	open     map[*pair]struct{}
 	refuse   bool
+	swallow  bool
 	closed   bool
 	accepted int
 }
@@ -100,6 +101,7 @@ func (d *door) enter(client *net.TCPConn) {
 	d.mu.Lock()
 	d.open[p] = struct{}{}
 	d.accepted++
+	p.frozen.set(d.swallow)
 	away = d.refuse || d.closed // meanwhile
 	d.mu.Unlock()
 	if away {

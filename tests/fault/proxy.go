@@ -73,6 +73,15 @@ func (p *Proxy) Strand() {
 	}
 }
 
+// Swallow is Freeze for new connections, too, as when a network drops all packets; or lets
+// all go on.
+func (p *Proxy) Swallow(yes bool) {
+	p.mu.Lock()
+	p.swallow = yes
+	p.mu.Unlock()
+	p.freeze(yes)
+}
+
 func (p *Proxy) freeze(shut bool) {
 	for _, c := range p.pairs() {
 		c.frozen.set(shut)
