@@ -63,6 +63,7 @@ func (l listener) hears(t *testing.T, what string, powershell bool) {
 // have changed. Until an agent of its grant has said what it offers, a client's list has
 // every granted tool; this host has no PowerShell.
 func TestListsChangeOnEveryReplica(t *testing.T) {
+	t.Parallel()
 	a, b := replicas(t)
 	token, _ := a.PAT("web", "role=web", "all", false)
 	harness.Eventually(t, newsWithin, "the token counts on the other replica", func() bool {
@@ -95,6 +96,7 @@ func TestListsChangeOnEveryReplica(t *testing.T) {
 // before, asks two replicas in turn, and one of them is restarted meanwhile. It never has to
 // begin again, and is never told that there's no such session.
 func TestNoSessionIsLost(t *testing.T) {
+	t.Parallel()
 	a, b := replicas(t)
 	both := []*harness.Deployment{a, b}
 	a.Host("web-01")
@@ -137,7 +139,7 @@ func TestNoSessionIsLost(t *testing.T) {
 				t.Fatal(err)
 			}
 			_ = resp.Body.Close()
-			if resp.StatusCode != http.StatusMethodNotAllowed && resp.StatusCode/100 != 2 {
+			if method == "GET" && resp.StatusCode != http.StatusMethodNotAllowed || resp.StatusCode == 404 || resp.StatusCode == 400 {
 				t.Errorf("%s with a session's id: HTTP %d; a client takes 405 for a server without sessions", method, resp.StatusCode)
 			}
 		}

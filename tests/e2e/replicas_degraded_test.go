@@ -1,0 +1,313 @@
+//go:build unix
+
+package e2e
+
+import (
+	"bytes"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/tests/fault"
+	"github.com/drover-fleet/drover/tests/harness"
+)
+
+// works waits until a command on this agent succeeds through this replica.
+func works(t *testing.T, d *harness.Deployment, agent string) {
+	t.Helper()
+	harness.Eventually(t, time.Minute, "calls to "+agent, func() bool {
+		_, res := d.REST(d.Admin).Call(agent, "shell_exec", map[string]any{"command": "true"})
+		return res.State == "succeeded"
+	})
+}
+
+// oneEach holds the record of a replica to one intent and one outcome a call.
+func oneEach(t *testing.T, d *harness.Deployment) {
+	t.Helper()
+	harness.Eventually(t, time.Minute, "one outcome of every call", func() bool {
+		intents, outcomes := map[string]int{}, map[string]int{}
+		for _, r := range d.AllRecords() {
+			switch r.Kind {
+			case "intent":
+				intents[r.CallID]++
+			case "outcome":
+				outcomes[r.CallID]++
+			}
+		}
+		for id, n := range intents {
+			if n > 1 || outcomes[id] > 1 {
+				t.Fatalf("call %s has %d intents and %d outcomes", id, n, outcomes[id])
+			}
+		}
+		return len(intents) == len(outcomes)
+	})
+}
+
+// TestNATSSwallowsEverything: the packets between one replica and NATS vanish, which no
+// connection tells of. Its own agents are called as ever; those of the other replica are
+// offline, once it's noticed; a call that vanished with the packets is found not to have run,
+// and one under way across is found again; an agent that moves meanwhile, its old connection left standing, is called
+// where it is, and what is asked of it through the old one has one outcome that's true.
+func TestNATSSwallowsEverything(t *testing.T) {
+	t.Parallel()
+	a, b, d := replicasBehindDoors(t)
+	door := fault.NewProxy(t, addr(a))
+	a.HostAt("web-01", door.URL(), nil)
+	b.Host("db-01")
+	a.WaitState("db-01", "online")
+	b.WaitState("web-01", "online")
+	across, lost := newHeld(t), newHeld(t)
+	id := begin(t, &b.Client, "web-01", across.args())
+	across.begun(t)
+
+	d.nats.Swallow(true)
+	began := time.Now()
+	if _, res := b.REST(b.Admin).Call("db-01", "shell_exec", map[string]any{"command": "true"}); res.State != "succeeded" || time.Since(began) > 5*time.Second {
+		t.Errorf("the replica's own agent, after %s: %s %+v", time.Since(began), res.State, res.Error)
+	}
+	vanished := begin(t, &b.Client, "web-01", map[string]any{"command": "echo line >> " + lost.effect, "timeout_seconds": 5})
+	b.WaitState("web-01", "offline")
+	a.WaitState("db-01", "offline")
+	if _, res := b.REST(b.Admin).Call("web-01", "shell_exec", map[string]any{"command": "true"}); res.Error == nil || res.Error.Code != "offline" {
+		t.Errorf("the other's agent: %s %+v", res.State, res.Error)
+	}
+
+	door.Lead(addr(b)) // the host moves, and the old replica doesn't hear of it
+	door.Strand()
+	b.WaitState("web-01", "online")
+	if _, res := b.REST(b.Admin).Call("web-01", "shell_exec", map[string]any{"command": "true"}); res.State != "succeeded" {
+		t.Errorf("where it is now: %s %+v", res.State, res.Error)
+	}
+	old := newHeld(t)
+	stuck := make(chan harness.CallResult, 1)
+	go func() {
+		_, res := a.REST(a.Admin).Call("web-01", "shell_exec", map[string]any{"command": "echo line >> " + old.effect, "timeout_seconds": 5})
+		stuck <- res
+	}()
+	d.nats.Swallow(false)
+	works(t, a, "db-01")
+	works(t, b, "web-01")
+	works(t, a, "web-01")
+	door.Thaw() // the old connection's late end
+	across.release(t)
+	across.ended(t, await(t, &b.Client, id))
+	if res := <-stuck; (res.State == "succeeded") != (old.lines() == 1) || old.lines() > 1 {
+		t.Errorf("through the old connection: %s %+v; it ran %d times", res.State, res.Error, old.lines())
+	}
+	if res := await(t, &a.Client, vanished); res.State != "not_started" && res.State != "outcome_unknown" || lost.lines() != 0 {
+		t.Errorf("the call that vanished: %s %+v; it ran %d times", res.State, res.Error, lost.lines())
+	}
+	oneEach(t, b)
+}
+
+// TestNATSRestarts: all connections of all replicas to it end, and come back.
+func TestNATSRestarts(t *testing.T) {
+	t.Parallel()
+	nats := harness.NewNATS(t)
+	a := harness.Launch(t, harness.Build(t, ""), harness.LaunchOptions{Engine: harness.Postgres, Flags: []string{"--nats-url", nats.URL}})
+	b := a.Beside()
+	a.Host("web-01")
+	b.WaitState("web-01", "online")
+	for range 2 {
+		h, local := newHeld(t), newHeld(t)
+		id := begin(t, &b.Client, "web-01", h.args())
+		beside := begin(t, &a.Client, "web-01", local.args())
+		h.begun(t)
+		local.begun(t)
+		nats.Kill()
+		b.WaitState("web-01", "offline")
+		local.release(t)
+		local.ended(t, await(t, &a.Client, beside))
+		nats.Start()
+		works(t, b, "web-01")
+		h.release(t)
+		h.ended(t, await(t, &b.Client, id))
+	}
+	oneEach(t, b)
+}
+
+// TestPostgresGoneForAll: the database crashes under all replicas, for longer than it takes
+// until a replica counts as dead. Nothing starts, what runs goes on and ends, and when the
+// database is back it's recorded, once, with its whole result; all is well by itself.
+func TestPostgresGoneForAll(t *testing.T) {
+	t.Parallel()
+	postgres := harness.NewPostgres(t)
+	a := harness.Launch(t, harness.Build(t, ""), harness.LaunchOptions{DatabaseURL: postgres.Database(), Flags: []string{"--nats-url", harness.NATS(t)}})
+	b := a.Beside()
+	a.Host("web-01")
+	b.WaitState("web-01", "online")
+	never := newHeld(t)
+	var ids []string
+	var short, long []held
+	for _, d := range []*harness.Deployment{a, b} { // the caller's replica is the agent's, or not
+		for _, of := range []*[]held{&short, &long} {
+			h := newHeld(t)
+			*of = append(*of, h)
+			ids = append(ids, begin(t, &d.Client, "web-01", h.args()))
+			h.begun(t)
+		}
+	}
+	postgres.Crash()
+	for _, h := range short {
+		h.release(t)
+	}
+	gone := time.Now()
+	harness.Eventually(t, time.Minute, "a while without the database", func() bool {
+		for i, d := range []*harness.Deployment{a, b} {
+			_, res := d.REST(d.Admin).Call("web-01", "shell_exec", map[string]any{"command": "echo line >> " + never.effect})
+			if res.Error == nil || res.Error.Code != "unavailable" {
+				t.Errorf("replica %d without the database: %s %+v", i, res.State, res.Error)
+			}
+		}
+		return time.Since(gone) > 17*time.Second
+	})
+	postgres.Start()
+	works(t, a, "web-01")
+	works(t, b, "web-01")
+	for _, h := range long {
+		h.release(t)
+	}
+	short[0].ended(t, await(t, &b.Client, ids[0]))
+	long[0].ended(t, await(t, &b.Client, ids[1]))
+	short[1].ended(t, await(t, &a.Client, ids[2]))
+	long[1].ended(t, await(t, &a.Client, ids[3]))
+	if n := never.lines(); n != 0 {
+		t.Errorf("what was refused ran %d times", n)
+	}
+	oneEach(t, a)
+}
+
+// TestAReplicaStopsInEveryPhase: a replica is stopped (SIGSTOP), for so long that the other
+// one takes its calls over, while of three calls one's request is on its way to the agent,
+// one runs, and one's reply is on its way back. It's the replica that was asked, or the one
+// that holds the tunnel. Each call runs once, at most, and has one outcome, which is true.
+// (What is asked of a replica that is stopped: TestAStoppedReplicaStartsNothingLate.)
+func TestAReplicaStopsInEveryPhase(t *testing.T) {
+	for _, who := range []string{"holder", "caller"} {
+		t.Run(who, func(t *testing.T) {
+			t.Parallel()
+			stopInEveryPhase(t, who == "holder")
+		})
+	}
+}
+
+func stopInEveryPhase(t *testing.T, holder bool) {
+	a, b := replicas(t)
+	wire := fault.NewWire(t, addr(a))
+	a.HostAt("web-01", wire.URL(), nil)
+	b.WaitState("web-01", "online")
+	stopped, other := b, a
+	if holder {
+		stopped, other = a, b
+	}
+	runs, replies, asked := newHeld(t), newHeld(t), newHeld(t)
+	var ids []string
+	for _, h := range []held{runs, replies} {
+		ids = append(ids, begin(t, &b.Client, "web-01", h.args()))
+		h.begun(t)
+	}
+	asked.release(t)
+	atRequest, atReply, frozen := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	request, reply := sync.OnceFunc(func() { close(atRequest) }), sync.OnceFunc(func() { close(atReply) })
+	wire.Judge(func(f fault.Frame) fault.Verdict {
+		switch {
+		case f.From == fault.Server && f.Type == protocol.TypeRequest:
+			request()
+		case f.From == fault.Agent && f.Type == protocol.TypeResponse:
+			reply()
+		default:
+			return fault.Pass
+		}
+		select {
+		case <-frozen:
+		case <-f.Gone:
+		}
+		return fault.Pass
+	})
+	ids = append(ids, begin(t, &b.Client, "web-01", asked.args()))
+	<-atRequest
+	replies.release(t)
+	<-atReply
+	stopped.Server.Freeze()
+	defer stopped.Server.Thaw()
+	close(frozen)
+	wire.Judge(nil)
+	harness.Eventually(t, time.Minute, "the other replica takes it for dead", func() bool {
+		return bytes.Contains(other.Server.Log(), []byte("has stopped without a word"))
+	})
+	runs.release(t)
+	stopped.Server.Thaw()
+	for i, h := range []held{runs, replies, asked} {
+		res := await(t, &a.Client, ids[i])
+		switch {
+		case res.State == "succeeded":
+			h.ended(t, res)
+		case (res.State == "outcome_unknown" || res.State == "not_started" && h.lines() == 0) && h.lines() <= 1:
+			t.Logf("call %d: %s: %s", i, res.State, res.Error.Message)
+		default:
+			t.Errorf("call %d is %s %+v and ran %d times", i, res.State, res.Error, h.lines())
+		}
+	}
+	works(t, a, "web-01")
+	works(t, b, "web-01")
+	oneEach(t, other)
+}
+
+// TestARestoredDatabase: all replicas are stopped and started over a copy of the database
+// that's older than what the agent remembers. It connects, is called, and its calls from
+// after the backup are unknown rather than taken for others.
+func TestARestoredDatabase(t *testing.T) {
+	t.Parallel()
+	postgres := harness.NewPostgres(t)
+	before := postgres.Database()
+	programs, flags := harness.Build(t, ""), []string{"--nats-url", harness.NATS(t)}
+	first := harness.Launch(t, programs, harness.LaunchOptions{DatabaseURL: before, Flags: flags})
+	door := fault.NewProxy(t, addr(first))
+	first.HostAt("web-01", door.URL(), nil)
+	_, kept := first.REST(first.Admin).Call("web-01", "shell_exec", map[string]any{"command": "echo kept"})
+	open := newHeld(t)
+	under := begin(t, &first.Client, "web-01", open.args()) // the backup has its intent alone
+	open.begun(t)
+	first.Server.Kill()
+	backup := postgres.Copy(before)
+	first.Serve(addr(first))
+	first.WaitState("web-01", "online")
+	for range 3 { // the agent's epoch goes beyond the backup's
+		door.Cut()
+		works(t, first, "web-01")
+	}
+	key := func(d *harness.Deployment, command string) (res harness.CallResult) {
+		d.REST(d.Admin).JSON("POST", "/api/v1/calls", map[string]any{"agent_id": "web-01", "tool": "shell_exec", "args": map[string]any{"command": command}, "idempotency_key": "one"}, &res)
+		return res
+	}
+	lost := key(first, "echo lost")
+	if lost.State != "succeeded" {
+		t.Fatalf("%s %+v", lost.State, lost.Error)
+	}
+	first.Server.Stop()
+
+	again := first.BesideWith(backup, flags...)
+	door.Lead(addr(again))
+	other := again.Beside()
+	again.WaitState("web-01", "online")
+	for _, d := range []*harness.Deployment{again, other} {
+		works(t, d, "web-01")
+		if status, body := d.REST(d.Admin).Do("GET", "/api/v1/calls/"+lost.CallID, ""); status != 404 {
+			t.Errorf("a call from after the backup: HTTP %d %s", status, body)
+		}
+		if res := await(t, &d.Client, kept.CallID); res.Stdout() != "kept\n" {
+			t.Errorf("a call from before it: %s %s", res.State, res.Result)
+		}
+	}
+	open.release(t)
+	open.ended(t, await(t, &other.Client, under))
+	if res := key(other, "echo anew"); res.State != "succeeded" || res.Stdout() != "anew\n" || res.CallID == lost.CallID {
+		t.Errorf("a key that the backup doesn't have: %s %s %+v", res.State, res.Result, res.Error)
+	}
+	if strings.Contains(string(again.Server.Log()), "quarantined") {
+		t.Error("the agent was quarantined")
+	}
+	oneEach(t, other)
+}
