@@ -31,6 +31,9 @@ import (
 // TestSoakModel: 520 random schedules.
 func TestSoakModel(t *testing.T) { oneServer(26).check(t) }
 
+// TestSoakModelOfReplicas: 500 random schedules over two replicas.
+func TestSoakModelOfReplicas(t *testing.T) { twoReplicas(t, 25, 20).check(t) }
+
 // TestSoakSlowLink: 50 MB each way over 1 Mbit/s and 300 ms, a small call every 5 s.
 func TestSoakSlowLink(t *testing.T) {
 	slowLink(t, 50_000_000, fault.Link{Delay: 150 * time.Millisecond, Rate: 125_000}, 5*time.Second)

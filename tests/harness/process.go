@@ -178,6 +178,8 @@ type LaunchOptions struct {
 	// Engine is where the store is: SQLite in a new data folder or Postgres in a new schema;
 	// when empty the one of DROVER_TEST_ENGINE, else SQLite.
 	Engine Engine
+	// Data is the server's data folder; a new one when empty.
+	Data string
 	// DatabaseURL is a Postgres that the test made itself.
 	DatabaseURL string
 	// Flags of drover serve beside --listen and the store's.
@@ -202,7 +204,7 @@ type Deployment struct {
 // PAT. It ends with the test.
 func Launch(t testing.TB, programs Programs, o LaunchOptions) *Deployment {
 	t.Helper()
-	d := &Deployment{Client: Client{T: t}, Programs: programs, Store: []string{"--data", t.TempDir()}, opts: o}
+	d := &Deployment{Client: Client{T: t}, Programs: programs, Store: []string{"--data", cmp.Or(o.Data, t.TempDir())}, opts: o}
 	if o.Engine == "" {
 		o.Engine = defaultEngine()
 	}
