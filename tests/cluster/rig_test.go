@@ -6,7 +6,6 @@ package cluster
 
 import (
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -68,12 +67,7 @@ func (r *rig) balance(t *testing.T, nginx string) (address string) {
 		t.Fatal("docs/deploy.md has no nginx block for several replicas")
 	}
 	block = "upstream drover" + block
-	l, err := net.Listen("tcp", "127.0.0.1:0") // nginx can't be asked for port 0
-	if err != nil {
-		t.Fatal(err)
-	}
-	address = l.Addr().String()
-	_ = l.Close()
+	address = harness.FreeAddress(t) // nginx can't be asked for port 0
 	before, rest, _ := strings.Cut(block, "    server 10.")
 	_, server, _ := strings.Cut(upTo(rest, "\n"), " ")
 	_, rest, ok = strings.Cut(rest, "    keepalive")

@@ -81,7 +81,7 @@ func New(t testing.TB, o Options) *Fleet {
 	if o.Engine == Postgres {
 		f.dbURL = PostgresSchema(t)
 	}
-	f.Start("127.0.0.1:0")
+	f.Start(FreeAddress(t))
 	token, err := f.srv.FirstPAT(context.Background(), "harness")
 	if err != nil {
 		t.Fatalf("first PAT: %v", err)

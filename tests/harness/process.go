@@ -214,7 +214,7 @@ func Launch(t testing.TB, programs Programs, o LaunchOptions) *Deployment {
 	if o.DatabaseURL != "" {
 		d.Store = append(d.Store, "--database-url", o.DatabaseURL)
 	}
-	d.Serve("127.0.0.1:0")
+	d.Serve(FreeAddress(t))
 	d.Admin = d.Run("pat", "create", "--name", "harness", "--agents", "all", "--tools", "all", "--admin")
 	// A token that another process made is noticed a moment later.
 	d.Server.Await(t, "the token to be accepted", func(ctx context.Context) error { return d.get(ctx, "/api/v1/agents") })
@@ -230,7 +230,7 @@ func (d *Deployment) Beside() *Deployment {
 	if !slices.Contains(r.Store, "--server-key") {
 		r.Store = append(r.Store, "--server-key", filepath.Join(d.Store[1], "server.key"))
 	}
-	r.Serve("127.0.0.1:0")
+	r.Serve(FreeAddress(d.T))
 	return r
 }
 
@@ -240,7 +240,7 @@ func (d *Deployment) BesideWith(databaseURL string, flags ...string) *Deployment
 	r := &Deployment{Client: Client{T: d.T, Admin: d.Admin}, Programs: d.Programs, opts: d.opts}
 	r.opts.Flags = flags
 	r.Store = []string{"--data", d.T.TempDir(), "--database-url", databaseURL, "--server-key", filepath.Join(d.Store[1], "server.key")}
-	r.Serve("127.0.0.1:0")
+	r.Serve(FreeAddress(d.T))
 	return r
 }
 

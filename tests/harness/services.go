@@ -3,6 +3,7 @@ package harness
 import (
 	"database/sql"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -53,7 +54,7 @@ func NewPostgres(t testing.TB) *OwnPostgres {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("initdb: %v\n%s", err, out)
 	}
-	p := &OwnPostgres{t: t, Address: freeAddress(t)}
+	p := &OwnPostgres{t: t, Address: FreeAddress(t)}
 	host, port, _ := net.SplitHostPort(p.Address)
 	p.argv = run("postgres", "-D", data, "-h", host, "-p", port, "-k", "", "-F", "-N", "500")
 	p.Start()
@@ -72,15 +73,20 @@ func postgresPrograms() string {
 	return filepath.Dir(found[len(found)-1])
 }
 
-// freeAddress is a port of loopback that nobody listens on now.
-func freeAddress(t testing.TB) string {
+// FreeAddress is a port of loopback that nobody listens on now, and that no connection gets
+// as its own: a server that's started again there later finds it free.
+func FreeAddress(t testing.TB) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	const lowest, first = 15_000, 32_768 // systems give connections ports from here on
+	for range 100 {
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", lowest+rand.IntN(first-lowest)))
+		if err == nil {
+			defer func() { _ = l.Close() }()
+			return l.Addr().String()
+		}
 	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().String()
+	t.Fatal("no port is free")
+	return ""
 }
 
 // Start starts it again, with what it had, and waits until it answers.
@@ -148,7 +154,7 @@ func NewNATS(t testing.TB) *OwnNATS {
 		program, err = exec.LookPath("/usr/sbin/nats-server")
 	}
 	testenv.Require(t, err == nil, "there's no nats-server: apt-get install nats-server")
-	n := &OwnNATS{URL: "nats://" + freeAddress(t), t: t, program: program}
+	n := &OwnNATS{URL: "nats://" + FreeAddress(t), t: t, program: program}
 	n.Start()
 	return n
 }
