@@ -163,13 +163,7 @@ func startNginx(t *testing.T, nginx, dir, backend string, changes map[string]str
 	if !ok {
 		t.Fatal("docs/deploy.md has no nginx block")
 	}
-	// A port that was free a moment ago: nginx can't be asked for port 0.
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address = l.Addr().String()
-	_ = l.Close()
+	address = freeAddress(t)
 	replace := map[string]string{
 		"127.0.0.1:7400":                  backend,
 		"listen 443 ssl http2":            "listen " + address + " ssl http2",
@@ -183,6 +177,24 @@ func startNginx(t *testing.T, nginx, dir, backend string, changes map[string]str
 		}
 		block = strings.Replace(block, old, now, 1)
 	}
+	runNginx(t, nginx, dir, block)
+	return address
+}
+
+// freeAddress is one that was free a moment ago: nginx can't be asked for port 0.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	return l.Addr().String()
+}
+
+// runNginx runs nginx with what its http block holds.
+func runNginx(t *testing.T, nginx, dir, block string) {
+	t.Helper()
 	conf := fmt.Sprintf("pid %[1]s/pid;\nerror_log %[1]s/error.log;\nworker_processes 1;\nevents {}\nhttp {\naccess_log off;\n"+
 		"client_body_temp_path %[1]s/b;\nproxy_temp_path %[1]s/p;\nfastcgi_temp_path %[1]s/f;\nuwsgi_temp_path %[1]s/u;\nscgi_temp_path %[1]s/s;\n%[2]s}\n", dir, block)
 	if os.Geteuid() == 0 {
@@ -199,7 +211,6 @@ func startNginx(t *testing.T, nginx, dir, backend string, changes map[string]str
 		}
 	})
 	harness.Start(t, nil, nginx, "-c", file, "-p", dir, "-e", filepath.Join(dir, "error.log"), "-g", "daemon off;")
-	return address
 }
 
 // certificate makes one for the public name and loopback, as cert.pem and key.pem, that's
