@@ -77,10 +77,10 @@ func (s *Session) onPong(n int64) {
 func (s *Session) startTimer() {
 	s.lastRead.Store(s.now())
 	s.pings.mu.Lock()
-	s.pings.next = s.now() + int64(s.cfg.KeepAlive)
+	s.pings.next = s.nextPing(s.now())
 	first := int64(0)
 	if !s.pings.stopped {
-		s.timer = time.AfterFunc(s.cfg.KeepAlive, s.tick)
+		s.timer = time.AfterFunc(time.Duration(s.pings.next-s.now()), s.tick)
 		if s.cfg.Handler == nil && s.cfg.Version >= 2 {
 			first = s.pings.begin(s.now())
 		}
@@ -89,6 +89,17 @@ func (s *Session) startTimer() {
 	if first > 0 {
 		s.force(&protocol.Ping{Type: protocol.TypePing, N: first})
 	}
+}
+
+// pingSlots is how many moments within an interval there are at which sessions ping.
+const pingSlots = 64
+
+// nextPing is when the keep-alive ping after one at now is due: an interval later, less up to
+// a part of it, so that the connections of one server ping together. Waking it up for each
+// of thousands by itself costs it several times as much.
+func (s *Session) nextPing(now int64) int64 {
+	at, slot := now+int64(s.cfg.KeepAlive), max(int64(s.cfg.KeepAlive)/pingSlots, 1)
+	return at - (s.base.UnixNano()+at)%slot
 }
 
 func (s *Session) tick() {
@@ -106,7 +117,7 @@ func (s *Session) tick() {
 	if s.cfg.Handler == nil {
 		if due = now >= s.pings.next; due {
 			s.pings.begin(now)
-			s.pings.next = now + int64(s.cfg.KeepAlive)
+			s.pings.next = s.nextPing(now)
 		}
 		dead = min(dead, s.pings.next)
 	}
