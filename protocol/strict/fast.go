@@ -22,10 +22,10 @@ type reader struct {
 // readers lends them out; it holds memory, no state.
 var readers = sync.Pool{New: func() any { return new(reader) }}
 
-func borrow(doc []byte) *reader {
+func borrow(doc []byte, opts ...jsontext.Options) *reader {
 	r := readers.Get().(*reader)
 	r.buf = *bytes.NewBuffer(doc)
-	r.dec.Reset(&r.buf)
+	r.dec.Reset(&r.buf, opts...)
 	return r
 }
 
@@ -33,6 +33,38 @@ func (r *reader) giveBack() {
 	r.buf = bytes.Buffer{}
 	r.dec.Reset(&r.buf) // lets go of the document
 	readers.Put(r)
+}
+
+// Members calls f for each member of doc, an object, in its order, until f returns false:
+// first the name as it's written, with its quotes, then the value. Both are parts of doc, and
+// from and to say where the name begins and the value ends. Equal names are a fault unless
+// equal lets each have its turn. Members is for a document that Check has passed; of another
+// one f sees what comes before the first fault, which is the error.
+func Members(doc []byte, equal bool, f func(name, value jsontext.Value, from, to int) bool) error {
+	r := borrow(doc, jsontext.AllowDuplicateNames(equal))
+	defer r.giveBack()
+	if tok, err := r.dec.ReadToken(); err != nil {
+		return syntaxError(err)
+	} else if tok.Kind() != '{' {
+		return &Error{Kind: Type}
+	}
+	for r.dec.PeekKind() != '}' {
+		name, err := r.dec.ReadValue()
+		if err != nil {
+			return syntaxError(err)
+		}
+		nameEnd := int(r.dec.InputOffset())
+		from := nameEnd - len(name)
+		v, err := r.dec.ReadValue()
+		if err != nil {
+			return syntaxError(err)
+		}
+		to := int(r.dec.InputOffset())
+		if !f(doc[from:nameEnd], doc[to-len(v):to], from, to) {
+			return nil
+		}
+	}
+	return nil
 }
 
 // ended tells whether nothing but white space follows what was read.

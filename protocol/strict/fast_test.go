@@ -77,3 +77,35 @@ func TestNullForATypeThatReadsItself(t *testing.T) {
 		}
 	}
 }
+
+// Members gives each member as it's written, and what it let through is let through by it alone.
+func TestMembers(t *testing.T) {
+	const doc = ` { "a" : [1, {"b":2}] ,"\u0061":{"c":null}, "d":"}" } `
+	for range 100 { // the decoder is used again
+		var got []string
+		err := Members([]byte(doc), true, func(name, v jsontext.Value, from, to int) bool {
+			if part := doc[from:to]; !strings.HasPrefix(part, string(name)) || !strings.HasSuffix(part, string(v)) {
+				t.Errorf("%s %s isn't at %q", name, v, part)
+			}
+			got = append(got, string(name)+string(v))
+			return len(got) < 3
+		})
+		if want := []string{`"a"[1, {"b":2}]`, `"\u0061"{"c":null}`, `"d""}"`}; err != nil || !reflect.DeepEqual(got, want) {
+			t.Fatalf("%q, %v", got, err)
+		}
+		if err := Check([]byte(doc), Limits{}); err == nil || fine([]byte(doc), Limits{MaxDepth: 9}) {
+			t.Fatal("Check lets equal names through")
+		}
+		var se *Error
+		n := 0
+		err = Members([]byte(doc), false, func(_, _ jsontext.Value, _, _ int) bool { n++; return true })
+		if !errors.As(err, &se) || se.Kind != Duplicate || n != 1 {
+			t.Fatalf("equal names: %v after %d", err, n)
+		}
+		for bad, kind := range map[string]Kind{`[]`: Type, `"a"`: Type, ``: Syntax, `{"a":1`: Syntax, `{"a":1,}`: Syntax, `{"a" 1}`: Syntax} {
+			if err := Members([]byte(bad), true, func(_, _ jsontext.Value, _, _ int) bool { return true }); !errors.As(err, &se) || se.Kind != kind {
+				t.Fatalf("%s: %v", bad, err)
+			}
+		}
+	}
+}

@@ -14,7 +14,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// answer ends a request that the SDK has no part in: as a plain body, or as the last event
+// answer ends the request of an own stream: as a plain body, or as the last event
 // where the stream has begun.
 func (s *stream) answer(status int, body []byte) {
 	s.mu.Lock()
@@ -42,7 +42,7 @@ func (s *stream) send(msg []byte) {
 	if s.done {
 		return
 	}
-	s.begin(s.settled, http.StatusOK)
+	s.beginOwn()
 	s.event(msg)
 }
 
@@ -61,12 +61,17 @@ func (s *stream) event(msg []byte) {
 // noCache is what the SDK says of its answers.
 const noCache = "no-cache, no-transform"
 
-// ready says what the stream's header will be if it begins before the answer is there.
-func (s *stream) ready() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.settled = http.Header{"Content-Type": {"text/event-stream"}, "Cache-Control": {noCache}}
-	s.latest = s.settled
+// newOwnStream is a stream that the SDK has no part in. It's an event stream from its first
+// pulse on, or from what send sends before.
+func newOwnStream(w http.ResponseWriter) *stream {
+	s := &stream{w: w, rc: http.NewResponseController(w), own: true}
+	s.start()
+	return s
+}
+
+// beginOwn commits the header of an event stream; mu is held.
+func (s *stream) beginOwn() {
+	s.begin(http.Header{"Content-Type": {"text/event-stream"}, "Cache-Control": {noCache}}, http.StatusOK)
 }
 
 // encodeNote is a progress notification as a JSON-RPC message. token is as it came.

@@ -184,30 +184,28 @@ func (m *message) readCall(params jsontext.Value) *refusal {
 
 // members calls f for each member of the object doc. The values are parts of doc itself.
 func members(doc []byte, f func(name string, v jsontext.Value) *refusal) *refusal {
-	dec := jsontext.NewDecoder(bytes.NewBuffer(doc), jsontext.AllowDuplicateNames(true))
-	if tok, err := dec.ReadToken(); err != nil || tok.Kind() != '{' {
+	var bad *refusal
+	err := strict.Members(doc, true, func(name, v jsontext.Value, _, _ int) bool {
+		bad = f(unquote(name), v)
+		return bad == nil
+	})
+	var se *strict.Error
+	switch {
+	case bad != nil:
+		return bad
+	case errors.As(err, &se) && se.Kind == strict.Type:
 		return badRequest("a JSON-RPC message is an object")
-	}
-	for dec.PeekKind() != '}' {
-		tok, err := dec.ReadToken()
-		if err != nil {
-			return badRequest("the message could not be read")
-		}
-		name := tok.String()
-		v, err := dec.ReadValue()
-		if err != nil {
-			return badRequest("the message could not be read")
-		}
-		end := dec.InputOffset()
-		if bad := f(name, doc[end-int64(len(v)):end]); bad != nil {
-			return bad
-		}
+	case err != nil:
+		return badRequest("the message could not be read")
 	}
 	return nil
 }
 
 // unquote decodes a JSON string that was checked before.
 func unquote(v jsontext.Value) string {
+	if n := len(v); n >= 2 && v[0] == '"' && bytes.IndexByte(v, '\\') < 0 {
+		return string(v[1 : n-1])
+	}
 	b, err := jsontext.AppendUnquote(nil, v)
 	if err != nil {
 		return ""

@@ -159,8 +159,7 @@ func acceptsBoth(values []string) bool {
 // serveCall answers a call: as plain JSON if its end comes before the first pulse and before
 // any progress, else as an event stream.
 func (a *API) serveCall(w http.ResponseWriter, r *http.Request, c *plainCall) {
-	s := newStream(w, false, true)
-	s.ready()
+	s := newOwnStream(w)
 	defer s.end()
 	if c.token != nil {
 		c.notify = func(value float64, msg string) { s.send(encodeNote(c.token, value, msg)) }

@@ -1,13 +1,13 @@
 package mcpapi
 
 import (
-	"bytes"
 	"strconv"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/strict"
 	"github.com/drover-fleet/drover/server/internal/dispatch"
 	"github.com/drover-fleet/drover/server/internal/fleet"
 )
@@ -30,33 +30,20 @@ func splice(args []byte) (spliced, error) {
 	if len(args) == 0 || jsontext.Value(args).Kind() == 'n' {
 		return spliced{rest: jsontext.Value("{}")}, nil
 	}
-	dec := jsontext.NewDecoder(bytes.NewBuffer(args))
-	if tok, err := dec.ReadToken(); err != nil || tok.Kind() != '{' {
-		return spliced{}, badArguments(err)
-	}
 	out := spliced{rest: make(jsontext.Value, 1, len(args))}
 	out.rest[0] = '{'
-	for dec.PeekKind() != '}' {
-		name, err := dec.ReadValue()
-		if err != nil {
-			return spliced{}, badArguments(err)
-		}
-		from, own := dec.InputOffset()-int64(len(name)), out.own(unquote(name))
-		v, err := dec.ReadValue()
-		if err != nil {
-			return spliced{}, badArguments(err)
-		}
-		to := dec.InputOffset()
-		if own != nil {
-			*own = jsontext.Value(args[to-int64(len(v)) : to])
-			continue
+	err := strict.Members(args, false, func(name, v jsontext.Value, from, to int) bool {
+		if own := out.own(unquote(name)); own != nil {
+			*own = v
+			return true
 		}
 		if len(out.rest) > 1 {
 			out.rest = append(out.rest, ',')
 		}
 		out.rest = append(out.rest, args[from:to]...)
-	}
-	if _, err := dec.ReadToken(); err != nil {
+		return true
+	})
+	if err != nil {
 		return spliced{}, badArguments(err)
 	}
 	out.rest = append(out.rest, '}')

@@ -46,16 +46,22 @@ type stream struct {
 	timer           *time.Timer
 	timed           bool // a write deadline was set
 	done            bool
+	own             bool // no SDK writes to it: send and answer do
 }
 
 func newStream(w http.ResponseWriter, get, pulses bool) *stream {
 	s := &stream{w: w, rc: http.NewResponseController(w), get: get, settled: http.Header{}, latest: http.Header{}}
 	if pulses {
-		s.mu.Lock() // beat may not see the timer unset
-		s.timer = time.AfterFunc(firstPulse, s.beat)
-		s.mu.Unlock()
+		s.start()
 	}
 	return s
+}
+
+// start begins the pulses.
+func (s *stream) start() {
+	s.mu.Lock() // beat may not see the timer unset
+	s.timer = time.AfterFunc(firstPulse, s.beat)
+	s.mu.Unlock()
 }
 
 // Header implements http.ResponseWriter.
@@ -139,6 +145,9 @@ func (s *stream) beat() {
 	defer s.mu.Unlock()
 	if s.done || s.status != 0 {
 		return
+	}
+	if s.own && !s.committed {
+		s.beginOwn()
 	}
 	if !s.committed && strings.HasPrefix(s.settled.Get("Content-Type"), "text/event-stream") {
 		s.begin(s.settled, http.StatusOK)
