@@ -100,7 +100,7 @@ func (c *client) call(w int, n, agent string) answer {
 	command := c.l.effects.command(agent, n, rand.IntN(4) == 0)
 	real := !strings.HasPrefix(agent, "sim-")
 	switch {
-	case real && rand.IntN(10) == 0:
+	case real && rand.IntN(6) == 0:
 		return c.file(ctx, n, agent)
 	case w%3 == 0:
 		return c.rest(ctx, agent, command)
@@ -150,8 +150,8 @@ func (c *client) rest(ctx context.Context, agent, command string) (a answer) {
 	return a
 }
 
-// mcp calls over a session that's made anew when the last one broke. Half of the calls ask
-// for progress.
+// mcp calls over a session that's made anew when the last one broke. Half of the calls to
+// simulated agents ask for progress, and all to real ones.
 func (c *client) mcp(ctx context.Context, era harness.Era, agent, command string) (a answer) {
 	if c.session == nil {
 		s, err := c.l.r.DialMCP(ctx, c.l.r.Admin, era, &mcp.ClientOptions{
@@ -163,7 +163,7 @@ func (c *client) mcp(ctx context.Context, era harness.Era, agent, command string
 		c.session = s
 	}
 	p := &mcp.CallToolParams{Name: "shell_exec", Arguments: map[string]any{"agent_id": agent, "command": command}}
-	if rand.IntN(2) == 0 {
+	if rand.IntN(2) == 0 || !strings.HasPrefix(agent, "sim-") {
 		p.Meta = mcp.Meta{"progressToken": "p"}
 	}
 	res, err := c.session.CallTool(ctx, p)

@@ -100,6 +100,9 @@ func (l *load) storm(clients int, next func(round int) (replica int, what troubl
 	l.t.Logf("after %s all was answered", time.Since(began).Round(time.Second))
 	l.recovered(time.Minute)
 	l.verify("offline", "unavailable", "not_started", "outcome_unknown", "http 502", "http 503", "http 504", "gone")
+	if l.progress.Load() == 0 || l.files.Load() == 0 {
+		l.t.Error("no progress came, or no file went: this proves less than it should")
+	}
 }
 
 // TestOneReplicaAtATime: of three replicas one is killed, one stopped for 20 s and one

@@ -109,7 +109,7 @@ func (l *load) verify(allowed ...string) {
 		l.t.Logf("%6d answers: %s", ends[k], k)
 	}
 	l.t.Logf("%d calls in the record, %d executions, %d files, %d messages of progress", len(calls), len(ran), l.files.Load(), l.progress.Load())
-	if l.progress.Load() == 0 || l.files.Load() == 0 || ends["succeeded "]*2 < len(l.answers) {
+	if ends["succeeded "]*2 < len(l.answers) {
 		l.t.Error("too little went well for this to prove much")
 	}
 }

@@ -175,7 +175,7 @@ func lockRecord(t testing.TB, db *sql.DB, postgres bool) (release func()) {
 // WaitState waits until the server says that the agent is in this state.
 func (f *Client) WaitState(id, state string) {
 	f.T.Helper()
-	Eventually(f.T, 30*time.Second, "agent "+id+" is "+state, func() bool {
+	Eventually(f.T, patience, "agent "+id+" is "+state, func() bool {
 		var got struct {
 			State string `json:"state"`
 		}

@@ -26,12 +26,13 @@ const module = "github.com/drover-fleet/drover"
 // patience is how long a program that was just started may take to be useful.
 const patience = 60 * time.Second
 
-// builds are the programs that this test process has built, by build tags. It's the one
-// thing that tests of a package share: a build takes seconds.
+// builds are the programs that this test process has built, by build tags, and the last port
+// it was given. It's the one thing that tests of a package share: a build takes seconds.
 type builds struct {
-	mu  sync.Mutex
-	dir string
-	by  map[string]Programs
+	mu   sync.Mutex
+	dir  string
+	by   map[string]Programs
+	port int
 }
 
 var built builds

@@ -78,8 +78,14 @@ func postgresPrograms() string {
 func FreeAddress(t testing.TB) string {
 	t.Helper()
 	const lowest, first = 15_000, 32_768 // systems give connections ports from here on
+	built.mu.Lock()
+	defer built.mu.Unlock()
 	for range 100 {
-		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", lowest+rand.IntN(first-lowest)))
+		if built.port == 0 {
+			built.port = rand.IntN(first - lowest)
+		}
+		built.port = (built.port + 1) % (first - lowest) // not one that another test was just given
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", lowest+built.port))
 		if err == nil {
 			defer func() { _ = l.Close() }()
 			return l.Addr().String()
