@@ -22,7 +22,7 @@ type flight struct {
 	req  *protocol.Request
 	id   journal.ID
 	came time.Time
-	base *slog.Logger // see log
+	log  *slog.Logger
 	// read is came by awake's clock, and lain how long before it may have come.
 	awake      *awake
 	read, lain time.Duration
@@ -44,7 +44,7 @@ type flight struct {
 
 func (r *Runner) newFlight(ctx context.Context, req *protocol.Request, w *mux.Work) *flight {
 	f := &flight{req: req, id: journal.IDOf(req.ID), came: time.Now(), awake: &r.awake, read: r.awake.now(), lain: r.awake.lain(), conn: ctx, work: w, done: make(chan struct{}), late: make(chan struct{}),
-		base: r.log}
+		log: r.log.With("call", req.ID, "tool", req.Tool, "principal", req.Caller.Principal)}
 	f.call.ID, f.call.Caller, f.call.journal, f.call.flight = req.ID, req.Caller, r.journal, f
 	if protocol.ValidTraceparent(req.Traceparent) { // nothing depends on it, so a bad one is none
 		f.call.Traceparent = req.Traceparent
@@ -52,15 +52,6 @@ func (r *Runner) newFlight(ctx context.Context, req *protocol.Request, w *mux.Wo
 	f.ctx, f.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	return f
 }
-
-// about says in the log which call it is.
-func (f *flight) about() []any {
-	return []any{"call", f.req.ID, "tool", f.req.Tool, "principal", f.req.Caller.Principal}
-}
-
-// log is a logger that says which call it is. It's made when something is to be said: most
-// calls have one line.
-func (f *flight) log() *slog.Logger { return f.base.With(f.about()...) }
 
 // launch runs the capability in a slot that's taken already.
 func (r *Runner) launch(f *flight, fn func(context.Context, *Call) (any, error)) {
@@ -76,7 +67,7 @@ func (r *Runner) launch(f *flight, fn func(context.Context, *Call) (any, error))
 		expire()
 		resp := f.response(out, err)
 		if err := r.journal.End(f.id, exitOf(out)); err != nil {
-			f.log().Error("the journal can't be written; after a restart this call counts as lost", "err", err)
+			f.log.Error("the journal can't be written; after a restart this call counts as lost", "err", err)
 		}
 		r.finish(f, resp, func() { <-r.slots })
 	}()
@@ -86,7 +77,7 @@ func (r *Runner) launch(f *flight, fn func(context.Context, *Call) (any, error))
 func (f *flight) run(ctx context.Context, fn func(context.Context, *Call) (any, error)) (out any, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			f.log().Error("capability panicked", "panic", p, "stack", string(debug.Stack()))
+			f.log.Error("capability panicked", "panic", p, "stack", string(debug.Stack()))
 			out, err = nil, protocol.Errorf(protocol.CodeInternal, "the capability failed inside; the agent's log says more")
 		}
 	}()
@@ -109,7 +100,7 @@ func (f *flight) overtime(ctx context.Context) {
 	select {
 	case <-f.done:
 	case <-timer.C:
-		f.log().Error("the capability didn't end with its call", "cause", context.Cause(ctx))
+		f.log.Error("the capability didn't end with its call", "cause", context.Cause(ctx))
 		f.overdue = f.response(nil, protocol.Errorf(protocol.CodeOutcomeUnknown,
 			"it didn't end within %d s of being told to: the host may be stuck on a disk or a network file system, and it may still take effect", int(grace.Seconds())))
 		close(f.late)
@@ -208,7 +199,7 @@ func (f *flight) response(out any, err error) *protocol.Response {
 		b, jerr := json.Marshal(out)
 		switch {
 		case jerr != nil:
-			f.log().Error("result can't be encoded", "err", jerr)
+			f.log.Error("result can't be encoded", "err", jerr)
 			err = protocol.Errorf(protocol.CodeInternal, "the result could not be encoded; the agent's log says more")
 		case len(b) > protocol.MaxFrame-4096:
 			err = protocol.Errorf(protocol.CodeTooLarge, "the result has %d bytes, more than an answer holds; ask for less at once", len(b))
@@ -221,14 +212,14 @@ func (f *flight) response(out any, err error) *protocol.Response {
 	}
 	took := time.Since(f.came)
 	resp.TookUS = max(1, took.Microseconds())
-	attrs := append(f.about(), "took", took.Round(100*time.Microsecond))
+	attrs := []any{"took", took.Round(100 * time.Microsecond)}
 	if IsCut(context.Cause(f.conn)) {
 		attrs = append(attrs, "cut", true)
 	}
 	if resp.Error != nil {
 		attrs = append(attrs, "code", resp.Error.Code, "reason", resp.Error.Reason)
 	}
-	f.base.Info("call", attrs...)
+	f.log.Info("call", attrs...)
 	return resp
 }
 
@@ -250,7 +241,7 @@ func Ended(ctx context.Context, what string) *protocol.Error {
 }
 
 // wire makes any error fit to travel.
-func wire(err error, log func() *slog.Logger) *protocol.Error {
+func wire(err error, log *slog.Logger) *protocol.Error {
 	var pe *protocol.Error
 	var ce *mux.CancelError
 	switch {
@@ -263,6 +254,6 @@ func wire(err error, log func() *slog.Logger) *protocol.Error {
 	case errors.Is(err, context.Canceled), errors.Is(err, protocol.ErrCut):
 		return protocol.Errorf(protocol.CodeCancelled, "cancelled, and the work was ended")
 	}
-	log().Error("capability failed inside", "err", err)
+	log.Error("capability failed inside", "err", err)
 	return protocol.Errorf(protocol.CodeInternal, "the capability failed inside; the agent's log says more")
 }

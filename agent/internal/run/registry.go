@@ -37,7 +37,7 @@ func (c *Call) Started(pid int) {
 		return
 	}
 	if err := c.journal.Process(c.flight.id, pid); err != nil {
-		c.flight.log().Error("the journal can't be written", "err", err)
+		c.flight.log.Error("the journal can't be written", "err", err)
 	}
 }
 

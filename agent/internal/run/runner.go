@@ -117,7 +117,7 @@ func (r *Runner) admit(f *flight) error {
 	seal, err := protocol.UnB64(req.Seal, 32)
 	own := protocol.Seal(r.id.Fingerprint, r.id.Generation, req.ID, req.Tool, req.Args)
 	if err != nil || subtle.ConstantTimeCompare(seal, own) != 1 {
-		f.log().Error("refused: a request that was sealed for another agent, another key of this one, or other arguments")
+		f.log.Error("refused: a request that was sealed for another agent, another key of this one, or other arguments")
 		return &protocol.Error{Code: protocol.CodeDenied, Reason: protocol.ReasonSeal,
 			Message: "this request was not sealed for this agent's present key; nothing was executed"}
 	}
@@ -125,7 +125,7 @@ func (r *Runner) admit(f *flight) error {
 	defer r.mu.Unlock()
 	_, written := r.journal.Find(f.id)
 	if written || r.live[f.id.Hash] != nil || r.arrived.has(f.id) || r.denied.has(f.id) {
-		f.log().Error("refused: this call id was seen before")
+		f.log.Error("refused: this call id was seen before")
 		return &protocol.Error{Code: protocol.CodeConflict, Reason: protocol.ReasonDuplicate,
 			Message: "a call with this id came before, or its server was told that it never will run; a call is executed at most once"}
 	}
@@ -177,7 +177,7 @@ func (r *Runner) begin(f *flight) error {
 // enter writes the call into the journal: only then may it start.
 func (r *Runner) enter(f *flight) error {
 	if err := r.journal.Start(f.id, f.req.Tool, false); err != nil {
-		f.log().Error("refused: the journal takes no entry", "err", err)
+		f.log.Error("refused: the journal takes no entry", "err", err)
 		return &protocol.Error{Code: protocol.CodeNotStarted, Reason: reasonJournal,
 			Message: "the agent could not write this call into its journal, so nothing was started; look at the disk of its state folder: the agent's log says more"}
 	}
@@ -185,7 +185,7 @@ func (r *Runner) enter(f *flight) error {
 	err := r.barred(f)
 	if err != nil {
 		if werr := r.journal.Withdraw(f.id); werr != nil {
-			f.log().Error("the journal can't be written", "err", werr)
+			f.log.Error("the journal can't be written", "err", werr)
 		}
 	}
 	return err
