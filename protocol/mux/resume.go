@@ -83,6 +83,9 @@ func (c *calls) fated(st protocol.ResumeState, boot string) bool {
 // false when it breaks the protocol.
 func (s *Session) onFates(f *protocol.Resume) bool {
 	bad := badBoot(f.Boot)
+	if bad == "" && s.cfg.Version < 2 && len(f.States) == 0 {
+		bad = "a journal's name unasked, which version 1 doesn't have"
+	}
 	for i := range f.States {
 		if bad == "" {
 			bad = badFate(&f.States[i], s.cfg.Version)

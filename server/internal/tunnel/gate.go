@@ -28,9 +28,9 @@ type ticket struct {
 	since  time.Time // when it began to wait for the peer; zero while it doesn't
 }
 
-// spare is how long a silent peer keeps its place when others want it: a few round trips of
+// spare is how long a silent peer keeps its place when others want it: two round trips of
 // the slowest link.
-const spare = 3 * time.Second
+const spare = 1500 * time.Millisecond
 
 var errShed = errors.New("it said nothing while others waited for its place")
 

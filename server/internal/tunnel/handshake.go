@@ -73,10 +73,14 @@ func (s *Server) handshake(ctx context.Context, place *ticket, conn *wsconn.Conn
 		if cause := context.Cause(ctx); errors.Is(cause, errShed) {
 			err = cause
 		}
-		log.Info("handshake failed", "error", text.Line(err.Error(), 256))
+		if s.quiet.allow("handshake failed", "", time.Now()) {
+			log.Info("handshake failed", "error", text.Line(err.Error(), 256))
+		}
 		return nil, 0, ""
 	}
-	log.Warn("agent refused", "reason", r.Reason, "message", r.Message, "error", r.err)
+	if s.quiet.allow("agent refused ("+r.Reason+")", h.proven(), time.Now()) {
+		log.Warn("agent refused", "reason", r.Reason, "message", r.Message, "error", r.err)
+	}
 	if s.write(ctx, conn, &r.Refuse) != nil {
 		return nil, 0, ""
 	}
@@ -92,6 +96,15 @@ type greeting struct {
 	version int
 	agent   *fleet.Agent
 	removed bool
+	known   bool // it has proved its key
+}
+
+// proven is the agent's id once it has proved its key, else "".
+func (h *greeting) proven() string {
+	if !h.known {
+		return ""
+	}
+	return string(h.id)
 }
 
 func (s *Server) greet(ctx context.Context, conn *wsconn.Conn, h *greeting) (*peer, error) {
@@ -101,6 +114,7 @@ func (s *Server) greet(ctx context.Context, conn *wsconn.Conn, h *greeting) (*pe
 	if err := s.prove(ctx, conn, h); err != nil {
 		return nil, err
 	}
+	h.known = true
 	if err := s.admissible(h); err != nil {
 		return nil, err
 	}
@@ -229,7 +243,9 @@ func (s *Server) welcome(ctx context.Context, conn *wsconn.Conn, h *greeting) (*
 	if h.version < 2 {
 		s.ready(p)
 	}
-	s.cfg.Log.Info("agent online", "agent", string(h.id), "epoch", epoch, "generation", h.hello.Generation)
+	if s.quiet.allow("agent online", string(h.id), time.Now()) {
+		s.cfg.Log.Info("agent online", "agent", string(h.id), "epoch", epoch, "generation", h.hello.Generation)
+	}
 	return p, nil
 }
 

@@ -67,12 +67,37 @@ func (m *marks) left(id fleet.AgentID, now time.Time) time.Duration {
 
 // idLocks lets one connection of an agent at a time pass the last part of the handshake.
 type idLocks struct {
-	mu   sync.Mutex
-	held map[fleet.AgentID]chan struct{}
+	mu      sync.Mutex
+	held    map[fleet.AgentID]chan struct{}
+	waiting map[fleet.AgentID]int
 }
 
-// lock waits for the agent's turn; false when ctx ended first.
+// maxWaiting is how many connections of one agent may wait for their turn. An agent needs
+// one; who has a key must not hold the handshakes' places with it.
+const maxWaiting = 2
+
+// queue counts a connection among those that wait; false when there are enough.
+func (l *idLocks) queue(id fleet.AgentID, n int) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.waiting == nil {
+		l.waiting = map[fleet.AgentID]int{}
+	}
+	if n > 0 && l.waiting[id] >= maxWaiting {
+		return false
+	}
+	if l.waiting[id] += n; l.waiting[id] == 0 {
+		delete(l.waiting, id)
+	}
+	return true
+}
+
+// lock waits for the agent's turn; false when ctx ended first, or too many wait already.
 func (l *idLocks) lock(ctx context.Context, id fleet.AgentID) bool {
+	if !l.queue(id, 1) {
+		return false
+	}
+	defer l.queue(id, -1)
 	for {
 		l.mu.Lock()
 		if l.held == nil {

@@ -58,7 +58,11 @@ const (
 func (s *Server) onFrame(p *peer, f any) {
 	switch f := f.(type) {
 	case *protocol.FactsUpdate:
-		if bad := badCapabilities(f.Capabilities); bad != "" {
+		bad := badCapabilities(f.Capabilities)
+		if p.version < 2 && f.Facts.ClockAheadMS != 0 {
+			bad = "a clock, which version 1 doesn't tell"
+		}
+		if bad != "" {
 			s.struck(p.id)
 			p.session.Close(protocol.CloseViolation, bad)
 			return
@@ -106,9 +110,6 @@ func (s *Server) hear(p *peer, facts protocol.Facts, caps []protocol.Capability)
 	p.facts.mu.Lock()
 	defer p.facts.mu.Unlock()
 	f := &protocol.FactsUpdate{Facts: cleanFacts(facts), Capabilities: caps}
-	if p.version < 2 {
-		f.Facts.ClockAheadMS = 0
-	}
 	s.skewed(p, time.Duration(f.Facts.ClockAheadMS)*time.Millisecond)
 	if !p.facts.heard(f) {
 		return

@@ -3,6 +3,7 @@ package tunnel_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
@@ -139,7 +140,7 @@ func TestOnlineIsToldOnce(t *testing.T) {
 }
 
 // A clock that differs is kept and shown and said once, bounds nothing, and isn't written
-// again for a second more or less. Version 1 has no such word.
+// again for a second more or less.
 func TestClockThatDiffers(t *testing.T) {
 	t.Parallel()
 	var log lines
@@ -175,13 +176,6 @@ func TestClockThatDiffers(t *testing.T) {
 	}
 	if len(log.with("clock differs")) != 2 {
 		t.Errorf("not one line a connection: %q", log.with("clock differs"))
-	}
-	old := r.enrolled("old-01")
-	old.versions = []int{1}
-	r.line(old).say(t, facts(`,"clock_ahead_ms":600000,"roots":["/srv"]`))
-	eventually(t, "the old one's facts", func() bool { return len(r.db.Snapshot().Agents["old-01"].Facts.Roots) == 1 })
-	if ahead("old-01") != 0 {
-		t.Errorf("version 1 told a clock: %d", ahead("old-01"))
 	}
 }
 
@@ -287,5 +281,78 @@ func TestCallsWaitForTheJournalsName(t *testing.T) {
 	eventually(t, "online", func() bool { _, ok := r.presence.Route("web-01", 1); return ok })
 	if c, _ := r.presence.Route("web-01", 1); c.Boot() != "journal.boot" || r.tunnel.Expected("web-01") {
 		t.Errorf("it's routed to with the journal %q, or still expected", c.Boot())
+	}
+}
+
+// Who has one valid key can't hold the places of handshakes with it: of its connections few
+// wait for their turn, and another agent is let in meanwhile.
+func TestOneKeyHoldsFewPlaces(t *testing.T) {
+	var log lines
+	r := newRig(t, log.to, func(c *tunnel.Config) { c.MaxHandshakes = 6 })
+	h, other := r.enrolled("web-01"), r.enrolled("db-01")
+	r.line(h) // it never answers a ping, so that each takeover takes 2 s
+	stop := make(chan bool)
+	var all sync.WaitGroup
+	for i := range 12 {
+		all.Go(func() {
+			for n := 0; ; n++ {
+				select {
+				case <-stop:
+					return
+				case <-time.After(100 * time.Millisecond):
+				}
+				if l, _, err := r.dial(h.as(fmt.Sprint("attacker ", i, n))); err == nil {
+					_ = l.conn.Close(0, "")
+				}
+			}
+		})
+	}
+	defer all.Wait()
+	defer close(stop)
+	eventually(t, "its connections are turned away", func() bool { return len(log.with("another connection of this agent")) > 0 })
+	for range 3 {
+		began := time.Now()
+		var l *line
+		eventually(t, "another agent is let in", func() (ok bool) {
+			var err error
+			l, _, err = r.dial(other)
+			return err == nil
+		})
+		if d := time.Since(began); d > 4*time.Second { // 2 s, and a busy machine
+			t.Errorf("let in after %s", d)
+		}
+		_ = l.conn.Close(0, "")
+	}
+	if n := len(log.with(`msg="agent refused" reason=busy`)); n > 2*quietLines {
+		t.Errorf("%d lines about it", n)
+	}
+}
+
+// quietLines is how many lines a minute the log has of one kind for one agent.
+const quietLines = 5
+
+// What version 1 doesn't have is a violation there.
+func TestVersionOneKeepsToItself(t *testing.T) {
+	for name, frame := range map[string]string{
+		"a journal's name": `{"type":"resume","boot":"journal.boot"}`,
+		"a clock":          `{"type":"facts","facts":{"hostname":"h","os":"linux","os_version":"","arch":"amd64","run_as":"root","agent_version":"1","clock_ahead_ms":5000},"capabilities":[]}`,
+		"a file's stream":  `{"type":"open","stream":1,"kind":"file","id":"0192f000-0000-7000-8000-000000000001","size":5}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			h := r.enrolled("old-01")
+			h.versions = []int{1}
+			l := r.line(h)
+			l.say(t, frame)
+			var err error
+			for err == nil {
+				_, _, err = l.conn.Read(t.Context())
+			}
+			var ce *protocol.CloseError
+			if !errors.As(err, &ce) || ce.Code != protocol.CloseViolation {
+				t.Errorf("the connection ended with %v", err)
+			}
+		})
 	}
 }

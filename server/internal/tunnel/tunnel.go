@@ -33,7 +33,7 @@ type Config struct {
 	KeepAlive time.Duration
 	// MaxHandshakes bounds the connections whose agent isn't known yet; 512 when zero. More
 	// are answered 503 with Retry-After, as are those of one address, loopback aside, above
-	// a quarter of it. A silent connection gives way to a new one after 3 s.
+	// a quarter of it. A silent connection gives way to a new one after 1.5 s.
 	MaxHandshakes int
 	// NextServerKey, if not nil, is announced to agents, signed with ServerKey.
 	NextServerKey ed25519.PublicKey
@@ -77,6 +77,7 @@ type Server struct {
 	all    sync.WaitGroup
 
 	renewals renewals
+	quiet    quiet
 
 	mu     sync.Mutex
 	closed bool
@@ -112,6 +113,7 @@ func (s *Server) Run(ctx context.Context) error {
 			return nil
 		case <-t.C:
 		}
+		s.quiet.tell(s.cfg.Log, time.Now())
 		var ids []fleet.AgentID
 		for _, e := range s.cfg.Presence.List() {
 			ids = append(ids, e.Agent)
@@ -236,6 +238,9 @@ func (s *Server) runSession(p *peer) {
 
 func (s *Server) ended(p *peer, err error) {
 	log := s.cfg.Log.With("agent", string(p.id), "epoch", p.epoch)
+	if !s.quiet.allow("agent offline", string(p.id), time.Now()) {
+		log = slog.New(slog.DiscardHandler)
+	}
 	var v *mux.Violation
 	var own *mux.ClosedError
 	var theirs *protocol.CloseError
