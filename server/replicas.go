@@ -45,7 +45,7 @@ func (s *Server) joinOthers(c *dispatch.Config) error {
 	}
 	s.bus = bus
 	s.member.start, s.member.seen = time.Now(), map[string]sighting{}
-	c.Router, c.CancelElsewhere, c.Fenced, c.OfflineWhy = bus, bus.CancelElsewhere, s.member.fenced, bus.Why
+	c.Router, c.CancelElsewhere, c.OfflineWhy = bus, bus.CancelElsewhere, bus.Why
 	s.measureCluster(bus)
 	return nil
 }

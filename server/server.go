@@ -36,7 +36,7 @@ type Server struct {
 	cfg      Config
 	log      *slog.Logger
 	db       *store.DB
-	release  func() error // gives up the sole ownership of the database
+	own      *store.Ownership
 	key      ed25519.PrivateKey
 	authn    *authn.Service
 	enroll   *enroll.Service
@@ -82,7 +82,7 @@ func New(cfg Config, log *slog.Logger) (*Server, error) {
 	if cfg.NatsURL != "" {
 		own = s.db.Share
 	}
-	if s.release, err = own(context.Background()); err != nil {
+	if s.own, err = own(context.Background()); err != nil {
 		_ = s.Close()
 		return nil, err
 	}
@@ -113,7 +113,7 @@ func (s *Server) wire() error {
 	s.presence = presence.New(func(id fleet.AgentID, _ bool) { s.presenceChanged(id) })
 	path := dispatch.Config{
 		Store: s.db, Router: s.presence, Online: s.online, Alive: s.authn.Alive, Principal: s.authn.ByID,
-		ResumeWait: s.cfg.ResumeWait, Metrics: s.metrics, Trace: s.trace, Log: s.log,
+		Fenced: s.fenced, ResumeWait: s.cfg.ResumeWait, Metrics: s.metrics, Trace: s.trace, Log: s.log,
 		Expected: func(id fleet.AgentID) bool { return s.tunnel.Expected(id) },
 	}
 	if s.cfg.NatsURL != "" {
@@ -226,17 +226,23 @@ func (s *Server) Run(ctx context.Context) error {
 	select {
 	case err := <-failed:
 		return fmt.Errorf("http: %w", err)
+	case <-s.own.Lost():
+		s.dispatch.Disown()
+		return errors.Join(errors.New("another Drover server has taken this one's database while the connection to it was lost: this one stops, and leaves its open calls to that one; run one server on a database, or several with --nats-url"), s.shutdown(0))
 	case <-ctx.Done():
 	}
 	s.log.Info("stopping", "open_calls", s.dispatch.Open())
-	return s.shutdown()
+	return s.shutdown(s.cfg.DrainTimeout)
 }
+
+// fenced tells that this server may start nothing now: its calls may be others'.
+func (s *Server) fenced() bool { return !s.own.Held() || s.bus != nil && s.member.fenced() }
 
 // closeTimeout is how long tunnels and requests have to end once calls no longer hold them.
 const closeTimeout = 5 * time.Second
 
-func (s *Server) shutdown() error {
-	drain, drained := context.WithTimeout(context.Background(), s.cfg.DrainTimeout)
+func (s *Server) shutdown(patience time.Duration) error {
+	drain, drained := context.WithTimeout(context.Background(), patience)
 	defer drained()
 	s.rest.Draining()
 	s.dispatch.Drain(drain)
@@ -274,9 +280,8 @@ const flushTime = 2 * time.Second
 // Close releases what New took. Run does it by itself.
 func (s *Server) Close() error {
 	_ = s.listener.Close()
-	if s.release != nil {
-		_ = s.release() // the process' end would do it as well
-		s.release = nil
+	if s.own != nil {
+		_ = s.own.Release() // the process' end would do it as well
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), flushTime)
 	defer cancel()

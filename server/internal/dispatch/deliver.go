@@ -177,7 +177,7 @@ func (d *Dispatcher) attempt(f *flight) (*protocol.Response, error) {
 		return nil, errElsewhere
 	}
 	if stale || d.isFenced() {
-		return nil, fleet.Errorf(protocol.CodeUnavailable, "this replica was out of touch with the others; nothing was sent; call again")
+		return nil, fleet.Errorf(protocol.CodeUnavailable, "this server was out of touch with its database or with other replicas; nothing was sent; call again")
 	}
 	if f.queued() {
 		if err := d.mark(f, caller.Boot()); err != nil {

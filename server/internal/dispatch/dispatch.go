@@ -203,7 +203,7 @@ func (d *Dispatcher) enter(in *fleet.Intent) error {
 	case d.draining:
 		return fleet.Errorf(protocol.CodeUnavailable, "this server is shutting down; nothing was started; try again in a moment")
 	case d.isFenced(): // what it recorded now might belong to nobody
-		return fleet.Errorf(protocol.CodeUnavailable, "this replica is out of touch with the others; nothing was started; try again in a moment")
+		return fleet.Errorf(protocol.CodeUnavailable, "this server is out of touch with its database or with other replicas; nothing was started; try again in a moment")
 	case d.own[in.Principal.ID] >= maxOwn:
 		return limited("principal_calls", "this credential has %d open calls, the most that may be; nothing was started; wait for some to end", maxOwn)
 	case queued && d.queued[in.Agent] >= maxQueued:

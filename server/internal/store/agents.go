@@ -32,7 +32,7 @@ func (db *DB) AgentRows(ctx context.Context, removed bool) ([]AgentRow, error) {
 	err := db.query(ctx, func(row scanner) error {
 		a, err := scanAgent(row)
 		if err == nil && (removed || a.RemovedAt.IsZero()) {
-			if at := db.touches.agent(a.ID); at.After(a.LastSeen) {
+			if at := db.touches.Agent(a.ID); at.After(a.LastSeen) {
 				a.LastSeen = at
 			}
 			out = append(out, *a)
@@ -187,7 +187,7 @@ func (db *DB) UpdateFacts(ctx context.Context, id fleet.AgentID, epoch int64, fa
 // already. The snapshot shows it within pollInterval; it's written later, together with
 // others, at the latest by Close.
 func (db *DB) TouchLastSeen(_ context.Context, at time.Time, ids ...fleet.AgentID) error {
-	db.touches.addAgents(at, ids)
+	db.touches.AddAgents(at, ids)
 	return nil
 }
 

@@ -16,7 +16,7 @@ type dialect interface {
 	hint() string // what an operator looks at when the engine fails
 	open() (read, write *sql.DB, err error)
 	check(ctx context.Context, write *sql.DB, log *slog.Logger) error
-	lock(ctx context.Context, db *sql.DB, what string) (unlock func() error, err error) // "migrate", "serve", or "share": serve beside others that share
+	lock(ctx context.Context, db *sql.DB, what string) (heldLock, error) // "migrate", "serve", or "share": serve beside others that share
 	rebind(query string) string
 	snapshotIsolation() sql.IsolationLevel // of a read that sees one moment
 	retryable(err error) bool              // another transaction or a lost connection was in the way

@@ -83,6 +83,8 @@ type cutter struct {
 	target   string
 	armed    atomic.Bool // cut at the next commit's answer
 	down     atomic.Bool // refuse new connections
+	deaf     atomic.Bool // don't tell the server that a client's connection has ended
+	ended    chan struct{}
 	wg       sync.WaitGroup
 
 	mu    sync.Mutex
@@ -97,6 +99,13 @@ func (c *cutter) cutAll() {
 	for conn := range c.conns {
 		_ = conn.Close()
 	}
+}
+
+// silence takes the server away from the clients, and not the clients from the server, which
+// isn't told.
+func (c *cutter) silence() {
+	c.deaf.Store(true)
+	c.cutAll()
 }
 
 func (c *cutter) track(conn net.Conn, live bool) {
@@ -115,7 +124,7 @@ func newCutter(t *testing.T, target string) *cutter {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &cutter{listener: l, target: target, conns: map[net.Conn]bool{}}
+	c := &cutter{listener: l, target: target, conns: map[net.Conn]bool{}, ended: make(chan struct{})}
 	c.wg.Go(func() {
 		for {
 			conn, err := l.Accept()
@@ -131,6 +140,7 @@ func newCutter(t *testing.T, target string) *cutter {
 	})
 	t.Cleanup(func() {
 		_ = l.Close()
+		close(c.ended)
 		c.wg.Wait()
 	})
 	return c
@@ -148,6 +158,9 @@ func (c *cutter) pass(client net.Conn) {
 	var up sync.WaitGroup
 	up.Go(func() {
 		_, _ = io.Copy(server, client)
+		if c.deaf.Load() {
+			<-c.ended
+		}
 		_ = server.Close()
 	})
 	defer up.Wait()

@@ -13,11 +13,11 @@ import (
 // migrate brings the schema up to date, holding the engine's lock, so that programs that
 // start at once do it one after the other.
 func (db *DB) migrate(ctx context.Context) (err error) {
-	unlock, err := db.dialect.lock(ctx, db.write, "migrate")
+	lock, err := db.dialect.lock(ctx, db.write, "migrate")
 	if err != nil {
 		return fmt.Errorf("the lock of the database's schema: %w", err)
 	}
-	defer func() { err = errors.Join(err, unlock()) }()
+	defer func() { err = errors.Join(err, lock.release()) }()
 	p, err := db.provider()
 	if err != nil {
 		return err

@@ -54,7 +54,7 @@ func (db *DB) PATs(ctx context.Context) ([]PAT, error) {
 	err := db.query(ctx, func(row scanner) error {
 		p, err := scanPAT(row)
 		if err == nil {
-			if at := db.touches.pat(p.ID); at.After(p.LastUsedAt) {
+			if at := db.touches.PAT(p.ID); at.After(p.LastUsedAt) {
 				p.LastUsedAt = at
 			}
 			out = append(out, *p)
@@ -87,7 +87,7 @@ func (db *DB) RevokePAT(ctx context.Context, id string, ev fleet.AdminEvent) err
 }
 
 // TouchPAT notes that a token was used. It's written later, together with others.
-func (db *DB) TouchPAT(id string, at time.Time) { db.touches.addPAT(id, at) }
+func (db *DB) TouchPAT(id string, at time.Time) { db.touches.AddPAT(id, at) }
 
 const patColumns = `id, name, hash, admin, grants, created_at, created_by, expires_at, revoked_at, last_used_at`
 

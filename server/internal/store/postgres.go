@@ -67,15 +67,23 @@ func (*pgDialect) check(ctx context.Context, write *sql.DB, log *slog.Logger) er
 }
 
 // lock is an advisory lock of this database and schema, held by a connection of its own.
-func (*pgDialect) lock(ctx context.Context, db *sql.DB, what string) (func() error, error) {
+func (*pgDialect) lock(ctx context.Context, db *sql.DB, what string) (lock heldLock, err error) {
 	conn, err := db.Conn(ctx)
 	if err != nil {
-		return nil, err
+		return lock, err
 	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, conn.Close())
+		}
+	}()
 	var schema sql.NullString
+	var pid int64
+	var began time.Time
 	h := fnv.New64a()
-	if err := conn.QueryRowContext(ctx, `SELECT current_schema()`).Scan(&schema); err != nil {
-		return nil, errors.Join(err, conn.Close())
+	err = conn.QueryRowContext(ctx, `SELECT current_schema(), pid, backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid()`).Scan(&schema, &pid, &began)
+	if err != nil {
+		return lock, err
 	}
 	take, give := `SELECT pg_advisory_lock($1)`, `SELECT pg_advisory_unlock($1)`
 	if what == "share" { // the same lock, shared
@@ -84,12 +92,20 @@ func (*pgDialect) lock(ctx context.Context, db *sql.DB, what string) (func() err
 	_, _ = io.WriteString(h, "drover/"+what+"/"+schema.String)
 	key := int64(h.Sum64())
 	if _, err := conn.ExecContext(ctx, take, key); err != nil {
-		return nil, errors.Join(err, conn.Close())
+		return lock, err
 	}
-	return func() error {
-		_, err := conn.ExecContext(context.WithoutCancel(ctx), give, key)
+	lock.release = func() error {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ownAnswer)
+		defer cancel()
+		_, err := conn.ExecContext(ctx, give, key)
 		return errors.Join(err, conn.Close())
-	}, nil
+	}
+	lock.alive = func(ctx context.Context) error { _, err := conn.ExecContext(ctx, `SELECT 1`); return err }
+	lock.evict = func(ctx context.Context, db *sql.DB) error {
+		_, err := db.ExecContext(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = $1 AND backend_start = $2`, pid, began)
+		return err
+	}
+	return lock, nil
 }
 
 func (*pgDialect) rebind(query string) string { return query }

@@ -195,6 +195,47 @@ func refusalRow(o *op) statement {
 	}}
 }
 
+// RecordRefusal notes a call that was turned away. It doesn't wait: the row is written
+// soon, together with others. Above ten a second of one principal they share a row a
+// second and code, which says how many it stands for; what doesn't fit into the bounded
+// queue is counted into a later row. Those without a principal, which anybody can cause,
+// share one row a second, whoever and whatever they are: it keeps what they have in common,
+// and the latest message.
+func (db *DB) RecordRefusal(r fleet.Refusal) {
+	if r.At.IsZero() {
+		r.At = time.Now()
+	}
+	r.Principal = clean(r.Principal, maxName)
+	r.Name = clean(r.Name, maxName)
+	r.Client = clean(r.Client, maxClient)
+	r.Edge = clean(r.Edge, maxName)
+	r.Tool = clean(r.Tool, maxName)
+	r.Agent = clean(r.Agent, maxAgent)
+	r.Message = clean(r.Message, maxMessage)
+	r.Count = max(r.Count, 1)
+	wake, ok := db.refusals.Add(&r, time.Now().Unix())
+	if !ok {
+		db.log.Warn("a refusal came after the record was closed", "principal", r.Principal, "agent", r.Agent, "tool", r.Tool, "code", r.Code)
+	}
+	if wake {
+		select {
+		case db.refusals.Wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// refusalOps are refusals on their way through the writer.
+func refusalOps(list []*fleet.Refusal) []*op {
+	out := make([]*op, 0, len(list))
+	for _, r := range list {
+		o := &op{refusal: r, rowID: newID()}
+		o.state.Store(opTaken)
+		out = append(out, o)
+	}
+	return out
+}
+
 // recordAdmin writes an administrative row within a change's transaction. An event without
 // Action writes nothing.
 func (t *tx) recordAdmin(ctx context.Context, ev fleet.AdminEvent) error {

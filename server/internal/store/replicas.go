@@ -20,9 +20,9 @@ type Replica struct {
 // ErrBuried says that this replica was taken for dead: its open calls belong to others.
 var ErrBuried = errors.New("store: this replica was taken for dead by another one")
 
-// Share makes this process one of several that serve the database, until release. Beside a
+// Share makes this process one of several that serve the database. Beside a
 // server that has it alone the error is conflict, as it is for SQLite.
-func (db *DB) Share(ctx context.Context) (release func() error, err error) {
+func (db *DB) Share(ctx context.Context) (*Ownership, error) {
 	if db.Engine() != "postgres" {
 		return nil, fleet.Errorf(protocol.CodeConflict, "several replicas need a PostgreSQL database: give --database-url beside --nats-url")
 	}

@@ -55,7 +55,7 @@ func (db *DB) Refresh(ctx context.Context) error {
 	if err := db.queryRow(ctx, `SELECT policy_version, incarnation FROM store_state WHERE id = 1`).Scan(&version, &incarnation); err != nil {
 		return db.failed(err)
 	}
-	fresh := db.touches.takeFresh()
+	fresh := db.touches.TakeFresh()
 	if version == old.Version && incarnation == old.Incarnation && len(fresh) == 0 {
 		return nil
 	}

@@ -63,11 +63,12 @@ func (*sqliteDialect) check(ctx context.Context, write *sql.DB, _ *slog.Logger) 
 	return err
 }
 
-func (d *sqliteDialect) lock(ctx context.Context, _ *sql.DB, what string) (func() error, error) {
+func (d *sqliteDialect) lock(ctx context.Context, _ *sql.DB, what string) (heldLock, error) {
 	if what == "migrate" {
-		return filelock.Lock(ctx, d.path+".lock")
+		what = "lock"
 	}
-	return filelock.Lock(ctx, d.path+"."+what)
+	release, err := filelock.Lock(ctx, d.path+"."+what)
+	return heldLock{release: release}, err
 }
 
 // rebind makes $1 ?1: SQLite takes $1 for a name and numbers names as they appear.

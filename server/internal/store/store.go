@@ -27,6 +27,7 @@ import (
 
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/server/internal/fleet"
+	"github.com/drover-fleet/drover/server/internal/store/pending"
 )
 
 // Config says where the database is.
@@ -65,8 +66,8 @@ type DB struct {
 	doubts   []fleet.CallID // the writer's own: see settleDoubts
 	commits  atomic.Int64
 	rows     atomic.Int64
-	refusals refusalBox
-	touches  touchBox
+	refusals *pending.Refusals
+	touches  pending.Touches
 
 	stop    context.CancelFunc // ends the background work
 	stopped context.Context    // done once Close began
@@ -109,7 +110,7 @@ func (db *DB) begin(ctx context.Context) error {
 		return err
 	}
 	db.stopped, db.stop = context.WithCancel(context.Background())
-	db.refusals.init()
+	db.refusals = pending.NewRefusals()
 	db.wg.Add(2)
 	go db.writeLoop()
 	go db.pollLoop()
@@ -129,7 +130,12 @@ func (db *DB) connect(ctx context.Context, cfg Config) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := db.write.PingContext(ctx); err != nil {
+	err = db.write.PingContext(ctx)
+	// SQLite turns some away at once while another process makes the file a WAL database.
+	for n := 1; err != nil && n < 2*maxBackoff && db.dialect.retryable(err) && !db.dialect.lost(err) && backoff(ctx, min(n, maxBackoff)); n++ {
+		err = db.write.PingContext(ctx)
+	}
+	if err != nil {
 		return errors.Join(fleet.Wrap(protocol.CodeUnavailable, err, "the database can't be opened: %s", db.dialect.hint()), db.write.Close(), db.read.Close())
 	}
 	return nil

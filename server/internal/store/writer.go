@@ -181,14 +181,14 @@ func (db *DB) writeLoop() {
 		select {
 		case o, ok := <-db.queue:
 			if !ok {
-				db.writeGroup(nil, db.refusals.end())
+				db.writeGroup(nil, refusalOps(db.refusals.End()))
 				return
 			}
 			db.writeFrom(o)
-		case <-db.refusals.wake:
-			db.writeGroup(nil, db.refusals.take(time.Now(), false))
+		case <-db.refusals.Wake:
+			db.writeGroup(nil, refusalOps(db.refusals.Take(time.Now(), false)))
 		case now := <-tick.C:
-			db.writeGroup(nil, db.refusals.take(now, false))
+			db.writeGroup(nil, refusalOps(db.refusals.Take(now, false)))
 		}
 	}
 }
@@ -224,7 +224,7 @@ func (db *DB) gather(o *op) []*op {
 			calls[o.call()] = true
 			size += o.size()
 			if o.flush {
-				list = append(list, db.refusals.take(time.Now(), true)...)
+				list = append(list, refusalOps(db.refusals.Take(time.Now(), true))...)
 			}
 		}
 		if len(list) >= groupMax || size >= groupBytes {
@@ -303,7 +303,7 @@ func (db *DB) answer(o *op, begun bool) {
 		}
 		o.err = db.failed(o.err)
 		if o.refusal != nil {
-			db.refusals.lost(o.refusal)
+			db.refusals.Lost(o.refusal)
 		}
 		if lost && o.intent != nil && len(db.doubts) < queueDepth {
 			db.doubts = append(db.doubts, o.intent.CallID)

@@ -1,0 +1,201 @@
+package store_test
+
+import (
+	"context"
+	"database/sql"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/server/internal/fleet"
+	"github.com/drover-fleet/drover/server/internal/store"
+)
+
+// named gives the sessions of a configuration a name of their own, to find them by.
+func named(t *testing.T, cfg store.Config) (store.Config, string) {
+	t.Helper()
+	u, err := url.Parse(cfg.DatabaseURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := "own-" + uuid.NewString()
+	q := u.Query()
+	q.Set("application_name", name)
+	u.RawQuery = q.Encode()
+	cfg.DatabaseURL = u.String()
+	return cfg, name
+}
+
+func adminOf(t *testing.T) *sql.DB {
+	t.Helper()
+	db, err := sql.Open("pgx", postgresURL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	return db
+}
+
+// lockOf is the session of that name which has, or waits for, an advisory lock; 0 if none.
+func lockOf(t *testing.T, admin *sql.DB, name string, granted bool) (pid int64) {
+	t.Helper()
+	err := admin.QueryRow(`SELECT COALESCE(MAX(l.pid), 0) FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
+WHERE l.locktype = 'advisory' AND l.granted = $1 AND a.application_name = $2`, granted, name).Scan(&pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pid
+}
+
+func cut(t *testing.T, admin *sql.DB, pid int64) {
+	t.Helper()
+	var ok bool
+	if err := admin.QueryRow(`SELECT pg_terminate_backend($1::int)`, pid).Scan(&ok); err != nil || !ok {
+		t.Fatal("pg_terminate_backend:", ok, err)
+	}
+}
+
+func until(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for end := time.Now().Add(30 * time.Second); !is(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("in vain: ", what)
+		}
+	}
+}
+
+func own(ctx context.Context, db *store.DB, how string) (*store.Ownership, error) {
+	if how == "share" {
+		return db.Share(ctx)
+	}
+	return db.Own(ctx)
+}
+
+func isLost(o *store.Ownership) bool {
+	select {
+	case <-o.Lost():
+		return true
+	default:
+		return false
+	}
+}
+
+// TestALostLockIsTakenAgain: Postgres ends the session that holds the lock, and nobody else
+// comes: it's held again, and no second server may begin.
+func TestALostLockIsTakenAgain(t *testing.T) {
+	requirePostgres(t)
+	for _, how := range []string{"serve", "share"} {
+		t.Run(how, func(t *testing.T) {
+			base := postgresConfig(t)
+			cfg, name := named(t, base)
+			ctx, db, admin := context.Background(), openConfig(t, cfg), adminOf(t)
+			o, err := own(ctx, db, how)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range 2 {
+				before := lockOf(t, admin, name, true)
+				cut(t, admin, before)
+				until(t, "the lock is held by another session", func() bool {
+					now := lockOf(t, admin, name, true)
+					return now != 0 && now != before
+				})
+				until(t, "it's known to be held", o.Held)
+			}
+			if isLost(o) {
+				t.Error("a lock that was taken again counts as lost")
+			}
+			if _, err := openConfig(t, base).Own(ctx); fleet.AsError(err).Code != protocol.CodeConflict {
+				t.Errorf("a second server: %v", err)
+			}
+			if err := o.Release(); err != nil || o.Held() {
+				t.Error("released:", err, o.Held())
+			}
+			next, err := openConfig(t, base).Own(ctx)
+			if err != nil {
+				t.Fatal("after the release:", err)
+			}
+			if err := next.Release(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestAnotherTookTheDatabase: while the first server's session is gone a second one takes the
+// lock, and may have ended again. The first notices, and never holds it again.
+func TestAnotherTookTheDatabase(t *testing.T) {
+	requirePostgres(t)
+	for _, how := range []string{"serve", "share"} {
+		t.Run(how, func(t *testing.T) {
+			base := postgresConfig(t)
+			firstCfg, firstName := named(t, base)
+			secondCfg, secondName := named(t, base)
+			ctx, admin := context.Background(), adminOf(t)
+			o, err := own(ctx, openConfig(t, firstCfg), how)
+			if err != nil {
+				t.Fatal(err)
+			}
+			other := openConfig(t, secondCfg)
+			type taken struct {
+				o   *store.Ownership
+				err error
+			}
+			second := make(chan taken, 1)
+			go func() {
+				o, err := other.Own(ctx)
+				second <- taken{o, err}
+			}()
+			until(t, "the second one waits", func() bool { return lockOf(t, admin, secondName, false) != 0 })
+			cut(t, admin, lockOf(t, admin, firstName, true))
+			got := <-second
+			if got.err != nil {
+				t.Fatal(got.err)
+			}
+			until(t, "the first one knows", func() bool { return isLost(o) })
+			if o.Held() || !got.o.Held() || isLost(got.o) {
+				t.Errorf("the first holds it: %t; the second: %t, lost %t", o.Held(), got.o.Held(), isLost(got.o))
+			}
+			if err := o.Release(); err != nil {
+				t.Error(err)
+			}
+			if err := got.o.Release(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestASilentSessionIsEnded: the way to Postgres breaks off without a word to it, so that it
+// keeps the old session and its lock. The server has that session ended, and no other.
+func TestASilentSessionIsEnded(t *testing.T) {
+	cfg, way := behindCutter(t)
+	cfg, name := named(t, cfg)
+	ctx, db, admin := context.Background(), openConfig(t, cfg), adminOf(t)
+	o, err := db.Own(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := lockOf(t, admin, name, true)
+	way.silence()
+	until(t, "the loss is known", func() bool { return !o.Held() })
+	if lockOf(t, admin, name, true) != before {
+		t.Fatal("Postgres noticed: the case isn't tested")
+	}
+	_, err = db.RecordIntent(ctx, newIntent())
+	if fe := fleet.AsError(err); err != nil && !strings.Contains(fe.Message, "doesn't answer") {
+		t.Errorf("an intent meanwhile: %v", err)
+	}
+	way.down.Store(false)
+	until(t, "it's held again", o.Held)
+	if now := lockOf(t, admin, name, true); now == before || isLost(o) {
+		t.Errorf("held by session %d, it was %d; lost %t", now, before, isLost(o))
+	}
+	if err := o.Release(); err != nil {
+		t.Error(err)
+	}
+}

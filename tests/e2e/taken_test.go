@@ -1,0 +1,90 @@
+package e2e
+
+import (
+	"context"
+	"database/sql"
+	"log/slog"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/drover-fleet/drover/server"
+	"github.com/drover-fleet/drover/tests/harness"
+)
+
+// TestAServerWhoseDatabaseIsTakenStops: Postgres ends the session by which a server has its
+// database, and a second server that waits for it gets it. The first one stops by itself,
+// with an error that says why, and the second serves.
+func TestAServerWhoseDatabaseIsTakenStops(t *testing.T) {
+	url := harness.PostgresSchema(t)
+	admin := harness.OpenPostgres(t, url)
+	start := func(name string) (*server.Server, error) {
+		return server.New(server.Config{Listen: "127.0.0.1:0", DataDir: t.TempDir(), DatabaseURL: url + "&application_name=" + name}, slog.New(slog.DiscardHandler))
+	}
+	name := strings.TrimPrefix(url[strings.Index(url, "search_path="):], "search_path=")
+	first, err := start(name + "_1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- first.Run(context.Background()) }()
+	harness.Eventually(t, 20*time.Second, "the first serves", func() bool { return serves(first.URL()) })
+
+	type started struct {
+		s   *server.Server
+		err error
+	}
+	second := make(chan started, 1)
+	go func() {
+		s, err := start(name + "_2")
+		second <- started{s, err}
+	}()
+	harness.Eventually(t, 20*time.Second, "the second waits", func() bool { return lockSession(t, admin, name+"_2", false) != 0 })
+	if _, err := admin.Exec(`SELECT pg_terminate_backend($1::int)`, lockSession(t, admin, name+"_1", true)); err != nil {
+		t.Fatal(err)
+	}
+	got := <-second
+	if got.err != nil {
+		t.Fatal(got.err)
+	}
+	select {
+	case err := <-ended:
+		if err == nil || !strings.Contains(err.Error(), "another Drover server") {
+			t.Errorf("the first one ended with %v", err)
+		}
+	case <-time.After(30 * time.Second):
+		t.Fatal("the first one goes on beside the second")
+	}
+	if serves(first.URL()) {
+		t.Error("the first one still answers")
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- got.s.Run(ctx) }()
+	harness.Eventually(t, 20*time.Second, "the second serves", func() bool { return serves(got.s.URL()) })
+	stop()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+func serves(url string) bool {
+	client := http.Client{Timeout: 5 * time.Second}
+	resp, err := client.Get(url + "/healthz")
+	if err != nil {
+		return false
+	}
+	return resp.Body.Close() == nil && resp.StatusCode == http.StatusOK
+}
+
+// lockSession is the session of that name which has, or waits for, an advisory lock.
+func lockSession(t *testing.T, admin *sql.DB, name string, granted bool) (pid int64) {
+	t.Helper()
+	err := admin.QueryRow(`SELECT COALESCE(MAX(l.pid), 0) FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
+WHERE l.locktype = 'advisory' AND l.granted = $1 AND a.application_name = $2`, granted, name).Scan(&pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pid
+}
