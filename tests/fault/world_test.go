@@ -31,6 +31,7 @@ type world struct {
 type site struct {
 	*harness.Client
 	restart func()
+	clients *harness.REST // made once: a restart sets the URL anew, to the same
 	replica *harness.Deployment // nil: in this process
 	down    bool
 	frozen  bool
@@ -68,6 +69,9 @@ func newWorld(c *collector) *world {
 
 func newWorldAt(c *collector, sites ...*site) *world {
 	w := &world{c: c, sites: sites, log: filepath.Join(c.TempDir(), "log")}
+	for _, s := range sites {
+		s.clients = s.REST(s.Admin)
+	}
 	for i := range w.hosts {
 		h := &hosted{id: fmt.Sprint("host-", i), proxy: fault.NewProxy(c, sites[i%len(sites)].address())}
 		h.agent = sites[0].Client.Agent(h.id, func(cfg *agent.Config) { cfg.Server = h.proxy.URL() })
@@ -198,8 +202,7 @@ func (w *world) ask(c *called, at int) {
 		again := time.NewTicker(50 * time.Millisecond)
 		defer again.Stop()
 		for try := 0; ; try++ {
-			s := w.sites[(at+try)%len(w.sites)]
-			status, b := s.REST(s.Admin).Do("POST", "/api/v1/calls", c.body)
+			status, b := w.sites[(at+try)%len(w.sites)].clients.Do("POST", "/api/v1/calls", c.body)
 			res, ended := parse(status, b)
 			switch {
 			case ended:
