@@ -31,7 +31,7 @@ type world struct {
 type site struct {
 	*harness.Client
 	restart func()
-	clients *harness.REST // made once: a restart sets the URL anew, to the same
+	clients *harness.REST       // made once: a restart sets the URL anew, to the same
 	replica *harness.Deployment // nil: in this process
 	down    bool
 	frozen  bool
