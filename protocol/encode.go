@@ -106,6 +106,9 @@ func (r *Request) encode() ([]byte, error) {
 	c.str("user", r.Caller.User)
 	c.str("kind", r.Caller.Kind)
 	c.opt("client", r.Caller.Client)
+	if r.Caller.Admin {
+		c.raw("admin", []byte("true"))
+	}
 	caller, err := c.done()
 	w.raw("caller", caller)
 	w.num("deadline_ms", r.DeadlineMS)

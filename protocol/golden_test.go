@@ -90,7 +90,7 @@ func golden3() map[string]any {
 	const id = "019aa5c2-7d5e-7c11-8f0e-2b1d3c4e5f60"
 	return map[string]any{
 		"welcome": &protocol.Welcome{Type: "welcome", Version: 3, Epoch: 42, KeepAliveMS: 20000, ServerTime: 1796000000000000},
-		"request": &protocol.Request{Type: "request", ID: id, Tool: "fs_stat", Args: []byte(`{"path":"/etc/hosts"}`), Seal: strings.Repeat("A", 43), Caller: protocol.Caller{Principal: "pat:k3v9", User: "ann", Kind: "pat"}, DeadlineMS: 60000,
+		"request": &protocol.Request{Type: "request", ID: id, Tool: "fs_stat", Args: []byte(`{"path":"/etc/hosts"}`), Seal: strings.Repeat("A", 43), Caller: protocol.Caller{Principal: "pat:k3v9", User: "ann", Kind: "pat", Admin: true}, DeadlineMS: 60000,
 			Traceparent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"},
 	}
 }

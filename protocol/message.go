@@ -111,6 +111,9 @@ type Caller struct {
 	Kind string `json:"kind"`
 	// Client is the MCP client's own name and version; unverified, for display.
 	Client string `json:"client,omitempty"`
+	// Admin (version 3): the credential may manage Drover, so it may list and stop what others
+	// started on a host.
+	Admin bool `json:"admin,omitempty"`
 }
 
 // Request asks the agent to execute one call. No agent id is in it: the connection it's

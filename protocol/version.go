@@ -8,7 +8,8 @@ package protocol
 //	2  2026-11-30  calls survive a cut: resume answers with evidence and the response follows;
 //	               streams of kind file under a call; not_after is honoured; the agent tells
 //	               its clock
-//	3  2026-11-30  a request may say to which trace it belongs
+//	3  2026-11-30  a request may say to which trace it belongs, and that its caller is an
+//	               administrator
 const Version = 3
 
 // MinVersion is the oldest version this build still speaks. It stays at least one

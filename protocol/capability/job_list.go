@@ -33,8 +33,8 @@ type JobListOut struct {
 // JobList lists background jobs of one host.
 var JobList = Define[JobListIn, JobListOut](Spec{
 	Name: "job_list", Title: "List background jobs on one host", Version: 1,
-	Doc: "Lists the background jobs that you started on the host named by agent_id, the latest first, with state, exit code and sizes of output. Ended jobs are listed for 7 days. " +
-		"Jobs that others started aren't shown.",
+	Doc: "Lists the background jobs that you started on the host named by agent_id, the latest first, with state, exit code and sizes of output. Ended jobs are listed for 7 days, or until there are too many. " +
+		"Jobs that others started are shown to an administrator alone, with who started them.",
 	Effect: ReadOnly, Traits: []Trait{ReadsPrivate, UntrustedInput}, Idempotent: true, Render: RenderJSON,
 	Example: `{"state":"running"}`, Timeout: 30,
 })

@@ -24,7 +24,7 @@ type JobStopOut struct {
 var JobStop = Define[JobStopIn, JobStopOut](Spec{
 	Name: "job_stop", Title: "Stop a background job on one host", Version: 1,
 	Doc: "Ends a background job on the host named by agent_id with everything that it started, and answers when it's dead: it's asked by signal, and what is left after grace_seconds is killed. " +
-		"Stopping a job that has ended is no error and says how it had ended. What could not be killed is named.",
+		"Stopping a job that has ended is no error and says how it had ended. What could not be killed is named. An administrator may stop what others started.",
 	Effect: NormalChange, Traits: nil, Destructive: true, Idempotent: true, Render: RenderJSON,
 	Example: `{"job_id":"01938d3e-7c00-7000-8000-000000000000","grace_seconds":10}`, Timeout: 60,
 })

@@ -240,8 +240,28 @@ func TestJobsEndWithTheirRight(t *testing.T) {
 	h := newJobHost(t)
 	pat, patID := h.d.PAT("worker", "all", "all", false)
 	revoked, other := h.job(pat, "trap '' TERM; sleep 600 & wait; sleep 600"), h.job(h.d.Admin, "sleep 600")
-	if status, res := h.d.REST(h.d.Admin).Call(h.id, "job_output", map[string]any{"job_id": revoked.JobID}); res.Error == nil || res.Error.Reason != "no_such_job" {
+	if status, res := h.d.REST(h.d.Admin).Call(h.id, "job_output", map[string]any{"job_id": revoked.JobID}); res.Error == nil || res.Error.Reason != "not_yours" {
 		t.Errorf("another's job: HTTP %d, %+v, %+v", status, res, res.Error)
+	}
+	// An administrator lists and stops it; another one doesn't know of it.
+	third := h.job(pat, "exec sleep 600")
+	apart, _ := h.d.PAT("apart", "all", "all", false)
+	for _, tool := range []string{"job_output", "job_stop"} {
+		if status, res := h.d.REST(apart).Call(h.id, tool, map[string]any{"job_id": third.JobID}); res.Error == nil || res.Error.Reason != "no_such_job" {
+			t.Errorf("%s of another's job: HTTP %d, %+v, %+v", tool, status, res, res.Error)
+		}
+	}
+	var list struct {
+		Jobs []shownJob `json:"jobs"`
+	}
+	h.do(h.d.Admin, "job_list", map[string]any{"state": "running"}, &list)
+	if len(list.Jobs) != 3 {
+		t.Errorf("an administrator's list: %+v", list.Jobs)
+	}
+	var stopped shownJob
+	h.do(h.d.Admin, "job_stop", map[string]any{"job_id": third.JobID, "signal": "KILL"}, &stopped)
+	if stopped.State != "killed" || !gone(third.PID) {
+		t.Errorf("stopped by an administrator: %+v", stopped)
 	}
 	if status, _ := h.d.REST(h.d.Admin).Do("DELETE", "/api/v1/pats/"+patID, ""); status/100 != 2 {
 		t.Fatalf("revoke: HTTP %d", status)
@@ -256,14 +276,24 @@ func TestJobsEndWithTheirRight(t *testing.T) {
 	harness.Eventually(t, patience, "the removed agent's job is dead", func() bool { return gone(other.PID) })
 }
 
-// TestSixtyFourJobs: one more is refused by name, and the running ones don't hinder calls.
+// TestSixtyFourJobs: one more is refused by name, also to one credential half of them, and the
+// running ones don't hinder calls.
 func TestSixtyFourJobs(t *testing.T) {
 	h := newJobHost(t)
 	var last shownJob
-	for range 64 {
+	for range 32 {
 		last = h.job(h.d.Admin, "exec sleep 600")
 	}
 	_, res := h.d.REST(h.d.Admin).Call(h.id, "job_start", map[string]any{"command": "true"})
+	if res.Error == nil || res.Error.Reason != "too_many_jobs" || !strings.Contains(res.Error.Message, "one credential") {
+		t.Errorf("the 33rd of one credential: %+v %+v", res, res.Error)
+	}
+	pat, _ := h.d.PAT("worker", "all", "all", false)
+	for range 32 {
+		h.job(pat, "exec sleep 600")
+	}
+	third, _ := h.d.PAT("third", "all", "all", false)
+	_, res = h.d.REST(third).Call(h.id, "job_start", map[string]any{"command": "true"})
 	if res.Error == nil || res.Error.Code != "rate_limited" || res.Error.Reason != "too_many_jobs" {
 		t.Errorf("the 65th: %+v %+v", res, res.Error)
 	}

@@ -77,7 +77,9 @@ type Size struct {
 // Total is what the job has written.
 func (s Size) Total() int64 { return s.Kept + s.Dropped }
 
-// Limits bound what jobs take of a host. A zero member has the default.
+// Limits bound what jobs take of a host. A zero member has the default. Of places, and of
+// output of jobs that run, one principal has half at most; of what has ended, the oldest of
+// the principal that has the most goes first.
 type Limits struct {
 	Running  int           // jobs at once; 64
 	Stored   int64         // bytes of output over all jobs; 2 GiB

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -509,24 +510,80 @@ func TestQuota(t *testing.T) {
 }
 
 func TestHowManyRun(t *testing.T) {
-	r := newRig(t, jobs.Limits{Running: 3})
-	var first jobs.Job
-	for i := range 3 {
-		j := r.start(r.order("sleep 600"))
-		if i == 0 {
-			first = j
-		}
+	r := newRig(t, jobs.Limits{Running: 4})
+	first := r.start(r.order("sleep 600"))
+	r.start(r.order("sleep 600"))
+	// Half of the places are one credential's at most.
+	if _, err := r.Start(t.Context(), r.order("true")); !hasCode(err, protocol.CodeRateLimited, jobs.ReasonJobs) || !strings.Contains(err.Error(), "one credential") {
+		t.Errorf("a third of one's: %v", err)
+	}
+	for range 2 {
+		o := r.order("sleep 600")
+		o.Caller = caller("pat:bob")
+		r.start(o)
 	}
 	o := r.order("true")
-	o.Caller = caller("pat:bob") // the limit is the host's, whoever asks
-	if _, err := r.Start(t.Context(), o); !hasCode(err, protocol.CodeRateLimited, jobs.ReasonJobs) {
-		t.Errorf("a fourth: %v", err)
+	o.Caller = caller("pat:cid") // all of them are the host's limit, whoever asks
+	if _, err := r.Start(t.Context(), o); !hasCode(err, protocol.CodeRateLimited, jobs.ReasonJobs) || !strings.Contains(err.Error(), "all callers") {
+		t.Errorf("a fifth: %v", err)
 	}
 	if _, _, err := r.Stop(t.Context(), ann(), first.ID, jobs.Stop{Signal: "KILL"}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := r.Start(t.Context(), o); err != nil {
 		t.Errorf("after one has ended: %v", err)
+	}
+}
+
+// TestAFloodOfJobsLeavesOthers: of what has ended the oldest of whoever has the most goes.
+func TestAFloodOfJobsLeavesOthers(t *testing.T) {
+	r := newRig(t, jobs.Limits{Finished: 4, Stored: 3500})
+	as := func(who string) string {
+		o := r.order("yes | head -c 1000")
+		o.Caller = caller(who)
+		r.start(o)
+		eventually(t, "the job ends", func() bool { j, err := r.Get(o.Caller, o.ID); return err == nil && j.State == jobs.Done })
+		return o.ID
+	}
+	bobs := as("pat:bob")
+	var flood []string
+	for range 5 {
+		flood = append(flood, as("pat:ann"))
+	}
+	r.open()
+	o, err := r.Open(caller("pat:bob"), bobs, jobs.Stdout)
+	o.Close()
+	if err != nil || o.Size != 1000 {
+		t.Errorf("another's job or its output was evicted by a flood: %v, %d bytes", err, o.Size)
+	}
+	var left []string
+	for _, j := range r.List(ann()) {
+		left = append(left, j.ID)
+	}
+	if slices.Sort(left); !slices.Equal(left, flood[2:]) {
+		t.Errorf("of the flood %v are left, want the latest 3 of %v", left, flood)
+	}
+	if o, err := r.Open(ann(), flood[2], jobs.Stdout); !hasCode(err, protocol.CodeToolFailed, jobs.ReasonGone) {
+		o.Close()
+		t.Errorf("the oldest output of the flood: %v", err)
+	}
+}
+
+// TestAnAdministratorListsAndStops: others' jobs, without reading what they print.
+func TestAnAdministratorListsAndStops(t *testing.T) {
+	r := newRig(t, jobs.Limits{})
+	j := r.start(r.order("echo secret; sleep 600"))
+	eventually(t, "it has printed", func() bool { return r.get(j.ID).Stdout.Kept > 0 })
+	root := protocol.Caller{Principal: "pat:root", Kind: "pat", Admin: true}
+	if list := r.List(root); len(list) != 1 || list[0].Caller.Principal != "pat:ann" {
+		t.Errorf("%+v", list)
+	}
+	if o, err := r.Open(root, j.ID, jobs.Stdout); !hasCode(err, protocol.CodeToolFailed, jobs.ReasonNotYours) {
+		o.Close()
+		t.Errorf("its output: %v", err)
+	}
+	if e, already, err := r.Stop(t.Context(), root, j.ID, jobs.Stop{Signal: "KILL"}); err != nil || already || e.State != jobs.Killed {
+		t.Errorf("%+v, %v, %v", e, already, err)
 	}
 }
 
@@ -613,9 +670,14 @@ func TestOldJobsGo(t *testing.T) {
 
 // TestRunningOutputFillsTheHost: no new job then, and none that runs is hurt.
 func TestRunningOutputFillsTheHost(t *testing.T) {
-	r := newRig(t, jobs.Limits{Stored: 1000})
+	r := newRig(t, jobs.Limits{Stored: 2000})
 	j := r.start(r.order("yes | head -c 1000; sleep 600"))
 	eventually(t, "it has printed", func() bool { return r.get(j.ID).Stdout.Kept == 1000 })
+	o := r.order("true")
+	o.Caller = caller("pat:bob")
+	if r.start(o); t.Failed() {
+		t.Error("one's running jobs leave another no room")
+	}
 	if _, err := r.Start(t.Context(), r.order("true")); !hasCode(err, protocol.CodeRateLimited, jobs.ReasonOutput) {
 		t.Errorf("got %v", err)
 	}

@@ -25,6 +25,8 @@ const (
 	ReasonOutput = "job_output_full"
 	// ReasonNoJob: there's no such job, or it's another's.
 	ReasonNoJob = "no_such_job"
+	// ReasonNotYours: an administrator sees the job, but its output is another's.
+	ReasonNotYours = "not_yours"
 	// ReasonGone: a job's output isn't kept any more.
 	ReasonGone = "output_gone"
 	// ReasonStillRunning: a job couldn't be seen to end.
@@ -213,12 +215,16 @@ func (m *Manager) view(j *job) Job {
 	return out
 }
 
-// may tells whether a caller sees and touches a job: its own; the server itself all.
-func may(c protocol.Caller, j *job) bool {
-	return c.Kind == "system" || c.Principal != "" && c.Principal == j.Caller.Principal
+// may tells whether a caller sees and stops a job: its own; the server itself, and an
+// administrator, all.
+func may(c protocol.Caller, j *job) bool { return c.Admin || reads(c, j.Caller) }
+
+// reads tells whether a caller reads a job's output: being an administrator isn't enough.
+func reads(c, owner protocol.Caller) bool {
+	return c.Kind == "system" || c.Principal != "" && c.Principal == owner.Principal
 }
 
-// List returns the caller's jobs, the latest first.
+// List returns the jobs that the caller sees, the latest first.
 func (m *Manager) List(c protocol.Caller) []Job {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -235,7 +241,7 @@ func (m *Manager) List(c protocol.Caller) []Job {
 	return out
 }
 
-// Get returns one of the caller's jobs. Another's is like one that isn't there.
+// Get returns one of the jobs that the caller sees. Another is like one that isn't there.
 func (m *Manager) Get(c protocol.Caller, id string) (Job, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -261,41 +267,6 @@ func hours(d time.Duration) string {
 		return fmt.Sprintf("%d days", n)
 	}
 	return fmt.Sprintf("%d hours", int(d/time.Hour))
-}
-
-// prune lets old jobs go, and the oldest outputs when there's too much; never of a job that
-// runs. It returns how much output is there then. m.mu is held.
-func (m *Manager) prune() (stored int64) {
-	var ended []*job
-	for _, j := range m.jobs {
-		if j.end == nil {
-			s := sizesOf(j.dir)
-			stored += s.Stdout.Kept + s.Stderr.Kept
-			continue
-		}
-		ended = append(ended, j)
-	}
-	slices.SortFunc(ended, func(a, b *job) int { return b.end.At.Compare(a.end.At) })
-	now := m.opt.Now()
-	for i, j := range ended { // the latest first: what is too much is the oldest's
-		age := now.Sub(j.end.At)
-		if age > m.opt.Limits.Status || i >= m.opt.Limits.Finished {
-			m.forget(j)
-			continue
-		}
-		s := sizesOf(j.dir)
-		size := s.Stdout.Kept + s.Stderr.Kept
-		if age > m.opt.Limits.Output || stored+size > m.opt.Limits.Stored {
-			for _, name := range []string{Stdout, Stderr} {
-				if err := os.Remove(filepath.Join(j.dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-					m.log.Warn("an old job's output can't be removed", "job", j.JobID, "err", err)
-				}
-			}
-			continue
-		}
-		stored += size
-	}
-	return stored
 }
 
 // forget removes a job that has ended. One whose loss is still being written down goes later.

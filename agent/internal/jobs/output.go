@@ -30,6 +30,9 @@ func (m *Manager) Open(c protocol.Caller, id, stream string) (Output, error) {
 	if err != nil {
 		return Output{}, err
 	}
+	if !reads(c, job.Caller) {
+		return Output{}, protocol.Failf(ReasonNotYours, "the job is another's: an administrator may list and stop it, not read its output")
+	}
 	o := Output{Job: job}
 	kept := job.Stdout.Kept
 	if stream == Stderr {

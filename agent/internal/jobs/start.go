@@ -15,6 +15,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 
+	"github.com/drover-fleet/drover/agent/internal/share"
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/protocol/strict"
 )
@@ -73,19 +74,8 @@ func (m *Manager) admit(o Order) (*job, error) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	running := 0
-	for _, j := range m.jobs {
-		if m.check(j); j.end == nil {
-			running++
-		}
-	}
-	if running >= m.opt.Limits.Running {
-		return nil, &protocol.Error{Code: protocol.CodeRateLimited, Reason: ReasonJobs,
-			Message: fmt.Sprintf("%d jobs run on this host, as many as may at once (over all callers); nothing was started. Try again when one has ended, or end one with job_stop", running)}
-	}
-	if m.prune() >= m.opt.Limits.Stored {
-		return nil, &protocol.Error{Code: protocol.CodeRateLimited, Reason: ReasonOutput,
-			Message: fmt.Sprintf("the output of running jobs fills the %d MiB that this host keeps; nothing was started. Try again when one has ended", m.opt.Limits.Stored>>20)}
+	if err := m.room(o.Caller.Principal); err != nil {
+		return nil, err
 	}
 	j := &job{dir: filepath.Join(m.opt.Dir, o.ID), starting: true,
 		meta: meta{JobID: o.ID, Name: o.Name, Command: o.Command, Caller: o.Caller, CreatedAt: m.opt.Now().UTC(), Boot: m.opt.Boot}}
@@ -100,6 +90,35 @@ func (m *Manager) admit(o Order) (*job, error) {
 	}
 	m.jobs[o.ID] = j
 	return j, nil
+}
+
+// room tells why a principal may start no other job now. m.mu is held.
+func (m *Manager) room(who string) error {
+	running, own := 0, 0
+	for _, j := range m.jobs {
+		if m.check(j); j.end == nil {
+			if running++; j.Caller.Principal == who {
+				own++
+			}
+		}
+	}
+	full := func(reason, format string, args ...any) error {
+		return &protocol.Error{Code: protocol.CodeRateLimited, Reason: reason, Message: fmt.Sprintf(format, args...)}
+	}
+	most := m.opt.Limits
+	switch {
+	case running >= most.Running:
+		return full(ReasonJobs, "%d jobs run on this host, as many as may at once (over all callers); nothing was started. Try again when one has ended, or end one with job_stop", running)
+	case own >= share.Half(most.Running):
+		return full(ReasonJobs, "%d jobs of yours run on this host, as many as one credential may have of the %d places; nothing was started. Try again when one has ended, or end one with job_stop", own, most.Running)
+	}
+	switch there := m.prune(); {
+	case there.all >= most.Stored:
+		return full(ReasonOutput, "the output of running jobs fills the %d MiB that this host keeps (over all callers); nothing was started. Try again when one has ended", most.Stored>>20)
+	case there.running[who] >= share.Half(most.Stored):
+		return full(ReasonOutput, "the output of your running jobs fills half of the %d MiB that this host keeps, as much as one credential's may; nothing was started. Try again when one has ended", most.Stored>>20)
+	}
+	return nil
 }
 
 // abandon ends a job whose supervisor was started and didn't report.

@@ -439,6 +439,32 @@ func TestKeptResultsAreBounded(t *testing.T) {
 	})
 }
 
+// What is kept for one credential isn't lost to another one's flood.
+func TestAFloodOfResultsLeavesOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		big := strings.Repeat("x", 6<<20)
+		f := newFixture(func(context.Context, *run.Call, capability.ShellExecIn) (capability.ProcessOut, error) {
+			return capability.ProcessOut{Stdout: big}, nil
+		})
+		for n := range uint64(12) {
+			r := f.request(uuid7(n + 1))
+			if n < 2 {
+				r.Caller.Principal = "pat:2"
+			}
+			f.handle(t.Context(), r)
+		}
+		for n := range uint64(12) {
+			want := protocol.FateDone
+			if n >= 2 && n < 9 { // 5 x 6 MiB are kept of 32 MiB
+				want = protocol.FateLost
+			}
+			if st := f.fate(uuid7(n + 1)); st.State != want {
+				t.Errorf("call %d: %s, want %s", n, st.State, want)
+			}
+		}
+	})
+}
+
 // slow is a log that takes its time when a call arrives: a busy host.
 type slow struct {
 	slog.Handler

@@ -114,7 +114,7 @@ func (r *Runner) finish(f *flight, resp *protocol.Response, release func()) {
 	f.cancel(nil)
 	r.mu.Lock()
 	delete(r.live, f.id.Hash)
-	r.kept.put(f.id, f.forLater(resp))
+	r.kept.put(f.id, f.req.Caller.Principal, f.forLater(resp))
 	if !r.pruning {
 		r.pruning = true
 		time.AfterFunc(keptTime, r.prune)
@@ -210,6 +210,11 @@ func (f *flight) response(out any, err error) *protocol.Response {
 	if err != nil {
 		resp.Error = wire(err, f.log)
 	}
+	if resp.Error != nil && resp.Result != nil && neverRan(resp.Error.Code) {
+		// Of two words that contradict each other neither is believed.
+		f.log().Error("the capability said that nothing ran, and gave a result", "code", resp.Error.Code)
+		resp.Error = protocol.Errorf(protocol.CodeOutcomeUnknown, "the agent's own words contradict each other: a result, and %q", resp.Error.Message)
+	}
 	took := time.Since(f.came)
 	resp.TookUS = max(1, took.Microseconds())
 	attrs := []any{"took", took.Round(100 * time.Microsecond)}
@@ -221,6 +226,15 @@ func (f *flight) response(out any, err error) *protocol.Response {
 	}
 	f.log.Info("call", attrs...)
 	return resp
+}
+
+// neverRan tells that a code says for sure that nothing was executed.
+func neverRan(code protocol.Code) bool {
+	switch code {
+	case protocol.CodeNotStarted, protocol.CodeExpired, protocol.CodeDenied, protocol.CodeUnsupported, protocol.CodeRateLimited, protocol.CodeBadArgs:
+		return true
+	}
+	return false
 }
 
 // Ended is the error of a call whose context ended: cancelled or timed_out. what says in

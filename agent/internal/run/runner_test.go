@@ -314,6 +314,29 @@ func TestAPanicFailsItsCallAlone(t *testing.T) {
 	}
 }
 
+// A result says that something ran; an error that nothing did. Both together can't be true.
+func TestNoAnswerContradictsItself(t *testing.T) {
+	for code, want := range map[protocol.Code]protocol.Code{
+		protocol.CodeNotStarted: protocol.CodeOutcomeUnknown, protocol.CodeExpired: protocol.CodeOutcomeUnknown, protocol.CodeDenied: protocol.CodeOutcomeUnknown,
+		protocol.CodeUnsupported: protocol.CodeOutcomeUnknown, protocol.CodeRateLimited: protocol.CodeOutcomeUnknown, protocol.CodeBadArgs: protocol.CodeOutcomeUnknown,
+		protocol.CodeToolFailed: protocol.CodeToolFailed, protocol.CodeCancelled: protocol.CodeCancelled,
+	} {
+		for _, out := range []capability.ProcessOut{{}, {Stdout: "a result"}} {
+			f := newFixture(func(context.Context, *run.Call, capability.ShellExecIn) (capability.ProcessOut, error) {
+				return out, protocol.Errorf(code, "x")
+			})
+			resp := f.handle(t.Context(), f.request("one"))
+			expected := code
+			if out.Stdout != "" {
+				expected = want
+			}
+			if wantError(t, resp, expected, ""); (resp.Result != nil) != (out.Stdout != "") {
+				t.Errorf("%s: result %s", code, resp.Result)
+			}
+		}
+	}
+}
+
 func TestAResultThatDoesNotFitIsTooLarge(t *testing.T) {
 	f := newFixture(func(context.Context, *run.Call, capability.ShellExecIn) (capability.ProcessOut, error) {
 		return capability.ProcessOut{Stdout: strings.Repeat("x", protocol.MaxFrame)}, nil

@@ -62,7 +62,7 @@ func (c *Call) Write(name Stream, p []byte) {
 
 func (c *Call) write(name Stream, p []byte) int {
 	p = p[:min(int64(len(p)), c.room(name))]
-	if len(p) == 0 || !c.spool.take(int64(len(p))) {
+	if len(p) == 0 || !c.spool.take(c.meta.Principal, int64(len(p))) {
 		return 0
 	}
 	n := 0
@@ -74,7 +74,7 @@ func (c *Call) write(name Stream, p []byte) int {
 	if err != nil {
 		c.spool.log.Warn("an output isn't kept", "call", c.id, "err", err)
 	}
-	c.spool.giveBack(int64(len(p) - n))
+	c.spool.giveBack(c.meta.Principal, int64(len(p)-n))
 	return n
 }
 
@@ -127,6 +127,9 @@ func (c *Call) End() (kept, whole bool) {
 	defer c.mu.Unlock()
 	c.spool.mu.Lock()
 	defer c.spool.mu.Unlock()
+	if !c.ended {
+		c.spool.ran(c.meta.Principal, c.size())
+	}
 	c.ended, c.meta.Ended, c.meta.At = true, true, time.Now().UTC()
 	var err error
 	for _, f := range c.files {

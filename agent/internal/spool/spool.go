@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,6 +17,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/shirou/gopsutil/v4/disk"
 
+	"github.com/drover-fleet/drover/agent/internal/share"
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/protocol/strict"
 )
@@ -42,7 +44,10 @@ var ErrNotKept = errors.New("spool: no output is kept")
 
 // Limits bound a spool. A zero member has its default.
 type Limits struct {
-	Total   int64         // bytes of all calls; 1 GiB. The oldest go first
+	// Total is the bytes of all calls; 1 GiB. Of what is too much the oldest of the principal
+	// that has the most goes first; calls that run aren't taken from, and one principal's have
+	// half of it at most.
+	Total   int64
 	PerCall int64         // bytes of one call, both streams together; 256 MiB
 	Age     time.Duration // 24 h after the call's end
 	// MinFree and MinShare are what stays free of the file system, whichever is more: 256 MiB,
@@ -83,8 +88,9 @@ type Spool struct {
 	mu        sync.Mutex
 	calls     map[string]*Call
 	used      int64
-	unchecked int64 // written since the last look at the space
-	low       bool  // there was too little space then
+	running   map[string]int64 // of used, what calls that run have, by principal
+	unchecked int64            // written since the last look at the space
+	low       bool             // there was too little space then
 	tidy      *time.Timer
 	closed    bool
 }
@@ -110,7 +116,7 @@ func Open(dir string, lim Limits, log *slog.Logger) (*Spool, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Spool{dir: dir, lim: lim.filled(), log: log, calls: map[string]*Call{}, low: true}
+	s := &Spool{dir: dir, lim: lim.filled(), log: log, calls: map[string]*Call{}, running: map[string]int64{}, low: true}
 	for _, e := range list {
 		c, err := s.load(e.Name())
 		if err != nil {
@@ -125,7 +131,7 @@ func Open(dir string, lim Limits, log *slog.Logger) (*Spool, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.prune(0)
+	s.prune("", 0)
 	s.tidy = time.AfterFunc(tidyEvery, s.prunes)
 	return s, nil
 }
@@ -145,7 +151,7 @@ func (s *Spool) prunes() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.closed {
-		s.prune(0)
+		s.prune("", 0)
 		s.tidy.Reset(tidyEvery)
 	}
 }
@@ -185,28 +191,38 @@ func named(id string) bool {
 	return id != "" && len(id) <= 64
 }
 
-// prune removes what is too old, then the oldest of ended calls until there's room for more
-// bytes. It's false when there isn't.
-func (s *Spool) prune(more int64) bool {
+// prune removes what is too old, then ended calls until there's room for more bytes of a
+// principal's: the oldest of the one that has the most. It's false when there isn't.
+func (s *Spool) prune(who string, more int64) bool {
 	now := time.Now()
-	ended := make([]*Call, 0, len(s.calls))
+	held, ended := maps.Clone(s.running), map[string][]*Call{}
+	held[who] += more
 	for _, c := range s.calls {
 		switch age := now.Sub(c.meta.At); {
 		case !c.ended:
 		case age > s.lim.Age || age < -s.lim.Age:
 			s.remove(c)
 		default:
-			ended = append(ended, c)
+			held[c.meta.Principal] += c.size()
+			ended[c.meta.Principal] = append(ended[c.meta.Principal], c)
 		}
 	}
-	slices.SortFunc(ended, func(a, b *Call) int { return a.meta.At.Compare(b.meta.At) })
-	for _, c := range ended {
-		if s.used+more <= s.lim.Total {
-			break
-		}
-		s.remove(c)
+	if s.used+more <= s.lim.Total {
+		return true
 	}
-	return s.used+more <= s.lim.Total
+	for _, list := range ended {
+		slices.SortFunc(list, func(a, b *Call) int { return a.meta.At.Compare(b.meta.At) })
+	}
+	for s.used+more > s.lim.Total {
+		most, ok := share.Largest(held, func(who string) bool { return len(ended[who]) > 0 })
+		if !ok {
+			return false
+		}
+		held[most] -= ended[most][0].size()
+		s.remove(ended[most][0])
+		ended[most] = ended[most][1:]
+	}
+	return true
 }
 
 func (s *Spool) remove(c *Call) {
@@ -218,8 +234,8 @@ func (s *Spool) remove(c *Call) {
 	s.used -= c.size()
 }
 
-// take reserves n bytes of the quota for a call; false when they can't be had.
-func (s *Spool) take(n int64) bool {
+// take reserves n bytes of the quota for a principal's call; false when they can't be had.
+func (s *Spool) take(who string, n int64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.unchecked += n; s.low || s.unchecked >= checkEvery {
@@ -230,17 +246,26 @@ func (s *Spool) take(n int64) bool {
 			s.log.Warn("an output isn't kept: the file system has too little space", "free", free, "size", size, "err", err)
 		}
 	}
-	if s.low || s.used+n > s.lim.Total && !s.prune(n) {
+	if s.low || s.running[who]+n > share.Half(s.lim.Total) || s.used+n > s.lim.Total && !s.prune(who, n) {
 		return false
 	}
 	s.used += n
+	s.running[who] += n
 	return true
 }
 
-func (s *Spool) giveBack(n int64) {
+func (s *Spool) giveBack(who string, n int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.used -= n
+	s.ran(who, n)
+}
+
+// ran tells that n bytes don't belong to a call that runs any more. s.mu is held.
+func (s *Spool) ran(who string, n int64) {
+	if s.running[who] -= n; s.running[who] <= 0 {
+		delete(s.running, who)
+	}
 }
 
 // Kept is what is known of one stream of a call.
@@ -259,7 +284,7 @@ func (s *Spool) Open(id, principal string, name Stream) (*os.File, Kept, error) 
 		return nil, none, ErrNotKept
 	}
 	s.mu.Lock()
-	s.prune(0)
+	s.prune("", 0)
 	c := s.calls[id]
 	s.mu.Unlock()
 	if c == nil || c.meta.Principal != principal {

@@ -3,6 +3,7 @@ package spool_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"log/slog"
@@ -128,8 +129,8 @@ func TestQuotas(t *testing.T) {
 	}
 	// Running calls aren't taken from.
 	var running []*spool.Call
-	for _, id := range []string{"r1", "r2", "r3", "r4", "r5"} {
-		c := s.Begin(id, ann())
+	for i, id := range []string{"r1", "r2", "r3", "r4", "r5"} {
+		c := s.Begin(id, []protocol.Caller{ann(), {Principal: "pat:bob"}}[i%2])
 		c.Write(spool.Stdout, bytes.Repeat([]byte("r"), 700))
 		running = append(running, c)
 	}
@@ -142,6 +143,43 @@ func TestQuotas(t *testing.T) {
 	open(t, dir, spool.Limits{Total: 800})
 	if list, _ := os.ReadDir(dir); len(list) != 1 {
 		t.Errorf("%d calls are left of 800 bytes", len(list))
+	}
+}
+
+// Whoever floods a spool takes from their own first: what others have stays, and there's room
+// for them also while all the flood's calls run.
+func TestAFloodLeavesWhatOthersHave(t *testing.T) {
+	s := open(t, t.TempDir(), spool.Limits{Total: 4000, PerCall: 1000})
+	for _, id := range []string{"bobs1", "bobs2"} {
+		c := s.Begin(id, protocol.Caller{Principal: "pat:bob"})
+		c.Write(spool.Stdout, bytes.Repeat([]byte("b"), 700))
+		c.End()
+	}
+	for i := range 20 {
+		if kept, whole := keep(s, fmt.Sprintf("flood%d", i), strings.Repeat("a", 700)); !kept || !whole {
+			t.Errorf("flood %d: kept %v, whole %v", i, kept, whole)
+		}
+	}
+	bobs := func(id string) bool {
+		f, _, err := s.Open(id, "pat:bob", spool.Stdout)
+		if f != nil {
+			_ = f.Close()
+		}
+		return err == nil
+	}
+	if !bobs("bobs1") || !bobs("bobs2") {
+		t.Error("another's output was evicted by a flood")
+	}
+	// Calls that run can't be taken from: they get half at most.
+	for i := range 6 {
+		c := s.Begin(fmt.Sprintf("running%d", i), ann())
+		c.Write(spool.Stdout, bytes.Repeat([]byte("r"), 700))
+		defer c.End()
+	}
+	c := s.Begin("bobs3", protocol.Caller{Principal: "pat:bob"})
+	c.Write(spool.Stdout, bytes.Repeat([]byte("b"), 500))
+	if kept, whole := c.End(); !kept || !whole || !bobs("bobs1") || !bobs("bobs2") {
+		t.Errorf("beside a running flood: kept %v, whole %v, and the earlier ones %v %v", kept, whole, bobs("bobs1"), bobs("bobs2"))
 	}
 }
 

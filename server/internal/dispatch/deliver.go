@@ -207,6 +207,9 @@ func (d *Dispatcher) send(ctx context.Context, caller Caller, frame *protocol.Re
 	if trace := tracing.Of(ctx).Traceparent(); trace != "" && caller.Version() >= 3 {
 		frame.Traceparent = trace
 	}
+	if caller.Version() < 3 {
+		frame.Caller.Admin = false // unknown to it
+	}
 	_, remote := caller.(Remote)
 	d.obs.Routed(remote)
 	began := time.Now()

@@ -100,7 +100,7 @@ type Principal struct {
 
 // Caller is the principal as the agent sees it.
 func (p Principal) Caller(client string) protocol.Caller {
-	return protocol.Caller{Principal: p.ID, User: p.Name, Kind: string(p.Kind), Client: client}
+	return protocol.Caller{Principal: p.ID, User: p.Name, Kind: string(p.Kind), Client: client, Admin: p.Admin}
 }
 
 // Grant is what a principal may do: agents × tools. The zero Grant allows nothing.
