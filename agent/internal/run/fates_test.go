@@ -465,15 +465,17 @@ func TestAFloodOfResultsLeavesOthers(t *testing.T) {
 	})
 }
 
-// slow is a log that takes its time when a call arrives: a busy host.
+// slow is a connection's context that takes its time when it's asked after a call's arrival
+// for the first time: a busy host.
 type slow struct {
-	slog.Handler
-	d time.Duration
+	context.Context
+	d    time.Duration
+	once *sync.Once
 }
 
-func (s slow) WithAttrs([]slog.Attr) slog.Handler {
-	time.Sleep(s.d)
-	return s.Handler
+func (s slow) Err() error {
+	s.once.Do(func() { time.Sleep(s.d) })
+	return s.Context.Err()
 }
 
 func TestNotAfterIsKeptByTheTimeOfArrival(t *testing.T) {
@@ -495,10 +497,10 @@ func TestNotAfterIsKeptByTheTimeOfArrival(t *testing.T) {
 			ran = 0
 			reg := &run.Registry{}
 			run.Bind(reg, capability.ShellExec, count(&ran))
-			r := run.New(reg, f.id, nil, slog.New(slow{slog.DiscardHandler, c.took}))
+			r := run.New(reg, f.id, nil, slog.New(slog.DiscardHandler))
 			req := f.request(fmt.Sprint(i))
 			req.NotAfterMS = c.notAfter
-			resp := r.Handle(t.Context(), req, mux.Detached(nil))
+			resp := r.Handle(slow{t.Context(), c.took, new(sync.Once)}, req, mux.Detached(nil))
 			if c.code == "" {
 				if resp.Error != nil || ran != 1 {
 					t.Errorf("case %d: %v, ran %d times", i, resp.Error, ran)

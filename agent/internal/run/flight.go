@@ -212,7 +212,7 @@ func (f *flight) response(out any, err error) *protocol.Response {
 	}
 	if resp.Error != nil && resp.Result != nil && neverRan(resp.Error.Code) {
 		// Of two words that contradict each other neither is believed.
-		f.log().Error("the capability said that nothing ran, and gave a result", "code", resp.Error.Code)
+		f.log.Error("the capability said that nothing ran, and gave a result", "code", resp.Error.Code)
 		resp.Error = protocol.Errorf(protocol.CodeOutcomeUnknown, "the agent's own words contradict each other: a result, and %q", resp.Error.Message)
 	}
 	took := time.Since(f.came)
