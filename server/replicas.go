@@ -144,7 +144,10 @@ func (s *Server) membershipRound(ctx context.Context) error {
 	if err := s.bury(ctx); err != nil {
 		return err
 	}
-	return s.adopt(ctx)
+	if err := s.adopt(ctx); err != nil {
+		return err
+	}
+	return s.dispatch.Heed(ctx)
 }
 
 // bury removes the replicas whose beat hasn't moved for long.

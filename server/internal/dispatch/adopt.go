@@ -70,8 +70,12 @@ func (d *Dispatcher) adopt(c *store.OpenCall) {
 			return nil, f.unknown("tool_gone", "this server was updated and no longer has the tool %s", c.Tool)
 		}
 	}
-	if !alive {
+	switch {
+	case !alive:
 		f.cancel(errRevoked)
+	case !c.CancelAt.IsZero(): // its agent is told when it's back
+		f.asked(c.CancelAt, c.CancelBy)
+		f.cancel(errAsked)
 	}
 	d.mu.Lock()
 	d.open[f.id] = f
@@ -99,35 +103,6 @@ func (d *Dispatcher) oldTarget(c *store.OpenCall) *target {
 		t.timeout, t.limit = timeouts(t.def, t.args)
 	}
 	return t
-}
-
-// Purge cancels the calls that are queued for an agent, and returns how many. It's for
-// administrators.
-func (d *Dispatcher) Purge(_ context.Context, who fleet.Principal, agent string) (int, error) {
-	if !who.Admin {
-		return 0, fleet.Errorf(protocol.CodeDenied, "purging an agent's queue needs an administrator's credential")
-	}
-	id, ok := fleet.ParseAgentID(agent)
-	if !ok {
-		return 0, fleet.Errorf(protocol.CodeNotFound, "there's no such agent; the list of agents shows their ids")
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	n := 0
-	for _, f := range d.open {
-		if f.target.agent.ID == id && f.queued() && f.waits() && f.ctx.Err() == nil {
-			f.cancel(errPurged)
-			n++
-		}
-	}
-	return n, nil
-}
-
-// waits tells that the call hasn't been sent.
-func (f *flight) waits() bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.state == fleet.Queued
 }
 
 // What is asked of an agent about calls whose outcome is on record as unknown.

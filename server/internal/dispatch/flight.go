@@ -50,6 +50,8 @@ type flight struct {
 	last     string
 	state    fleet.State
 	spoke    bool // its agent has sent progress
+	cancelAt time.Time
+	cancelBy string
 }
 
 func newFlight(t *target, in fleet.Intent) *flight {
@@ -144,6 +146,6 @@ func (f *flight) standing() Result {
 	defer f.mu.Unlock()
 	return Result{
 		CallID: f.id, Agent: f.target.agent.ID, RunAs: f.target.agent.Facts.RunAs, Tool: f.target.def.Name,
-		State: f.state, CreatedAt: f.created, QueuedUntil: f.until,
+		State: f.state, CreatedAt: f.created, QueuedUntil: f.until, CancelAt: f.cancelAt, CancelBy: f.cancelBy,
 	}
 }

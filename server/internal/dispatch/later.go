@@ -15,9 +15,11 @@ func (d *Dispatcher) Result(ctx context.Context, who fleet.Principal, id fleet.C
 	if err != nil {
 		return Result{}, err
 	}
-	if f := d.find(id); f != nil && wait > 0 {
-		return d.await(ctx, f, Request{Wait: wait})
-	} else if f != nil {
+	if f := d.find(id); f != nil {
+		f.asked(call.CancelAt, call.CancelBy)
+		if wait > 0 {
+			return d.await(ctx, f, Request{Wait: wait})
+		}
 		return f.standing(), nil
 	}
 	if call.State.Final() {
@@ -55,34 +57,9 @@ func (d *Dispatcher) elsewhere(ctx context.Context, id fleet.CallID, wait time.D
 	}
 }
 
-// Cancel ends a call and tells how it ended; a call that has ended is left as it is.
-func (d *Dispatcher) Cancel(ctx context.Context, who fleet.Principal, id fleet.CallID) (Result, error) {
-	if _, err := d.mine(ctx, who, id); err != nil {
-		return Result{}, err
-	}
-	const wait = protocol.CancelGrace + 5*time.Second
-	f := d.find(id)
-	if f == nil { // it has ended, or another replica has it
-		if d.others == nil {
-			return d.elsewhere(ctx, id, 0)
-		}
-		d.others(id)
-		return d.elsewhere(ctx, id, wait)
-	}
-	f.cancel(errAsked)
-	return d.await(ctx, f, Request{Wait: wait})
-}
-
 // Disown tells that others have taken over the open calls of this replica, which was taken
 // for dead: what it hasn't sent yet isn't its to send any more.
 func (d *Dispatcher) Disown() { d.terms.Add(1) }
-
-// CancelHere ends a call if it's under way here: another replica's caller asks.
-func (d *Dispatcher) CancelHere(id fleet.CallID) {
-	if f := d.find(id); f != nil {
-		f.cancel(errAsked)
-	}
-}
 
 func (d *Dispatcher) mine(ctx context.Context, who fleet.Principal, id fleet.CallID) (*fleet.Call, error) {
 	missing := fleet.Errorf(protocol.CodeNotFound, "no call of that id is yours; drover audit list and GET /api/v1/calls show which there are")

@@ -150,7 +150,7 @@ func (d *Dispatcher) resultOf(c *fleet.Call, joined bool) Result {
 	return Result{
 		CallID: c.ID, Agent: c.Agent, RunAs: runAs, Tool: c.Tool, State: c.State, Output: jsontext.Value(c.Result),
 		Err: errorOf(c.Code, c.Reason, c.Message), Joined: joined, CreatedAt: c.CreatedAt, FinishedAt: c.FinishedAt,
-		QueuedUntil: c.QueueUntil, Evidence: c.Evidence,
+		QueuedUntil: c.QueueUntil, Evidence: c.Evidence, CancelAt: c.CancelAt, CancelBy: c.CancelBy,
 	}
 }
 

@@ -125,6 +125,9 @@ func (d *Dispatcher) askAgain(f *flight) (*protocol.Response, error) {
 			asked = nil // one that is connected and didn't answer is asked again
 		case <-cancelled:
 			cancelled = nil
+			if errors.Is(context.Cause(f.ctx), errGone) { // nobody is left to cancel it again
+				go d.request(f.who, f.id)
+			}
 			f.tell(fmt.Sprintf("%s; %s is told as soon as it's back", context.Cause(f.ctx), agent.ID))
 		case <-end.C:
 			if here {

@@ -106,6 +106,10 @@ type Result struct {
 	// QueuedUntil is when a queued call expires unless its agent comes before; zero for one
 	// that wasn't queued.
 	QueuedUntil time.Time
+	// CancelAt is when the end of the call was asked for, as it's on record, and CancelBy who
+	// asked, by name; zero if nobody did. State alone says whether it has ended.
+	CancelAt time.Time
+	CancelBy string
 	// Evidence is what was learnt of the call after its outcome had been recorded as
 	// unknown, one line; "" if nothing was.
 	Evidence string

@@ -218,8 +218,8 @@ type Intent struct {
 	Commitment []byte
 	Deadline   time.Time
 	At         time.Time
-	// Key is the caller's idempotency key, "" for none: unique for ever within the
-	// principal. JoinKey is a hash that joins repeats of one tool use while the call is
+	// Key is the caller's idempotency key, "" for none: within the principal it names one
+	// call for ever, unless that one never started. JoinKey is a hash that joins repeats of one tool use while the call is
 	// open and for two minutes after; "" for none.
 	Key     string
 	JoinKey string
@@ -240,6 +240,14 @@ type Evidence struct {
 	CallID CallID
 	Text   string // one line
 	At     time.Time
+}
+
+// Cancel asks for the end of an open call.
+type Cancel struct {
+	CallID    CallID
+	Principal string // who asks: a principal's id
+	Name      string // and its name
+	At        time.Time
 }
 
 // Outcome is what is made durable before a call is answered.
@@ -303,6 +311,10 @@ type Call struct {
 	// Evidence was learnt after an outcome of outcome_unknown; "" if nothing was.
 	Evidence   string
 	EvidenceAt time.Time
+	// CancelAt is when its end was asked for, zero if it wasn't; CancelBy is the name of who
+	// asked.
+	CancelAt time.Time
+	CancelBy string
 }
 
 // AdminEvent is one act of managing Drover itself, as the record keeps it.

@@ -102,8 +102,10 @@ func (a *API) callCancel(ctx context.Context, by use, in cancelIn) (any, error) 
 		out.Note = fmt.Sprintf("Agent %s did not confirm the end: look at the host before you repeat anything.", res.Agent)
 	case res.State.Final():
 		out.Note = "It had ended before it could be cancelled; call_result gives its result."
+	case res.CancelAt.IsZero():
+		out.Note = "The agent is told to end it and hasn't confirmed yet; ask call_result. The record couldn't be written: a restart of the server before the end would forget this cancel."
 	default:
-		out.Note = "The agent was told to end it and hasn't confirmed yet; ask call_result."
+		out.Note = "The cancel is on record. The agent is told to end it, or as soon as it's back if it's away, and hasn't confirmed yet; ask call_result."
 	}
 	return out, nil
 }

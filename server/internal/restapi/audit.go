@@ -26,7 +26,7 @@ type Store interface {
 type AuditRow struct {
 	ID        string         `json:"id"`
 	At        time.Time      `json:"at"`
-	Kind      string         `json:"kind" enum:"intent,sent,outcome,evidence,refusal,admin" doc:"sent: a queued call was sent. evidence: what was learnt of a call whose outcome is outcome_unknown."`
+	Kind      string         `json:"kind" enum:"intent,sent,cancel,outcome,evidence,refusal,admin" doc:"sent: a queued call was sent. cancel: the end of an open call was asked for. evidence: what was learnt of a call whose outcome is outcome_unknown."`
 	CallID    string         `json:"call_id,omitzero"`
 	AgentID   string         `json:"agent_id,omitzero" doc:"In refusals as the caller gave it."`
 	Principal string         `json:"principal,omitzero" doc:"Absent when unauthenticated."`
@@ -35,7 +35,7 @@ type AuditRow struct {
 }
 
 type listAuditIn struct {
-	Kind    string `query:"kind" enum:"intent,sent,outcome,evidence,refusal,admin" doc:"Only rows of this kind."`
+	Kind    string `query:"kind" enum:"intent,sent,cancel,outcome,evidence,refusal,admin" doc:"Only rows of this kind."`
 	AgentID string `query:"agent_id" maxLength:"63" doc:"Only rows about this agent."`
 	CallID  string `query:"call_id" maxLength:"64" doc:"Only rows about this call."`
 	Limit   int    `query:"limit" minimum:"1" maximum:"200" default:"50" doc:"How many."`

@@ -25,7 +25,7 @@ type CallRequest struct {
 	Tool           string         `json:"tool" maxLength:"40" doc:"The tool's name, such as shell_exec."`
 	Args           jsontext.Value `json:"args,omitzero" doc:"The tool's arguments, without agent_id; see list-tools."`
 	WaitSeconds    int            `json:"wait_seconds,omitzero" minimum:"1" maximum:"300" doc:"How long to wait for the end; 50 when absent. The call goes on after it."`
-	IdempotencyKey string         `json:"idempotency_key,omitzero" maxLength:"128" doc:"A call with the same key is the same call: it runs once. With other arguments it's a conflict."`
+	IdempotencyKey string         `json:"idempotency_key,omitzero" maxLength:"128" doc:"A call with the same key is the same call: it runs once. With other arguments it's a conflict. One that ended as not_started is tried again."`
 	QueueFor       int            `json:"queue_for_seconds,omitzero" minimum:"1" maximum:"604800" doc:"Lets a call to an agent that is offline wait for it, durably, at most this long; it never runs after that. Absent: such a call fails at once."`
 }
 
@@ -43,7 +43,10 @@ type Call struct {
 	FinishedAt time.Time      `json:"finished_at,omitzero"`
 
 	QueuedUntil time.Time `json:"queued_until,omitzero" doc:"Of a call that was queued: when it expires unless its agent connects before."`
-	Evidence    string    `json:"evidence,omitzero" doc:"What was learnt after the outcome had been recorded as outcome_unknown: one line, in the agent's words."`
+	Evidence    string    `json:"evidence,omitzero" doc:"What was learnt after the outcome had been recorded as outcome_unknown: one line of what the host says."`
+
+	CancelRequestedAt time.Time `json:"cancel_requested_at,omitzero" doc:"When the end of the call was asked for. It's on record and counts also after a restart of the server: an agent that is away is told as soon as it's back. The state alone says how the call ended."`
+	CancelRequestedBy string    `json:"cancel_requested_by,omitzero" doc:"Who asked, by name."`
 }
 
 type createCallIn struct {
@@ -93,7 +96,7 @@ func callAnswer(r dispatch.Result) *callOut {
 	out := &callOut{Status: http.StatusAccepted, Body: Call{
 		CallID: string(r.CallID), AgentID: string(r.Agent), RunAs: r.RunAs, Tool: r.Tool, State: string(r.State),
 		Result: r.Output, Error: callError(r.Err), Joined: r.Joined, CreatedAt: r.CreatedAt.UTC(), FinishedAt: r.FinishedAt.UTC(),
-		QueuedUntil: r.QueuedUntil.UTC(), Evidence: text.Line(r.Evidence, maxEvidence),
+		QueuedUntil: r.QueuedUntil.UTC(), Evidence: text.Line(r.Evidence, maxEvidence), CancelRequestedAt: r.CancelAt.UTC(), CancelRequestedBy: r.CancelBy,
 	}}
 	if r.State.Final() {
 		out.Status = http.StatusOK
@@ -146,6 +149,9 @@ type CallSummary struct {
 	QueuedUntil time.Time `json:"queued_until,omitzero" doc:"Of a call that was queued: when it expires unless its agent connects before."`
 	Evidence    string    `json:"evidence,omitzero" doc:"What was learnt after the outcome had been recorded as outcome_unknown."`
 	EvidenceAt  time.Time `json:"evidence_at,omitzero"`
+
+	CancelRequestedAt time.Time `json:"cancel_requested_at,omitzero" doc:"When the end of the call was asked for."`
+	CancelRequestedBy string    `json:"cancel_requested_by,omitzero" doc:"Who asked, by name."`
 }
 
 // maxEvidence bounds a line of evidence, in bytes.
@@ -193,6 +199,7 @@ func summary(c fleet.Call) CallSummary {
 		Principal: c.Principal, Name: c.Name, Client: c.Client, Edge: c.Edge,
 		CreatedAt: c.CreatedAt.UTC(), FinishedAt: c.FinishedAt.UTC(), TookUS: c.TookUS,
 		QueuedUntil: c.QueueUntil.UTC(), Evidence: text.Line(c.Evidence, maxEvidence), EvidenceAt: c.EvidenceAt.UTC(),
+		CancelRequestedAt: c.CancelAt.UTC(), CancelRequestedBy: c.CancelBy,
 	}
 	if c.Code != "" {
 		s.Error = &CallError{Code: string(c.Code), Reason: c.Reason, Message: c.Message}

@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	callList    = `c.id, c.principal, c.name, c.client, c.edge, c.agent, c.generation, c.tool, c.args, c.match_hash, c.state, c.code, c.reason, c.message, c.exit_code, c.took_us, c.created_at, c.deadline, c.finished_at, c.boot, c.queue_until, c.evidence, c.evidence_at`
+	callList    = `c.id, c.principal, c.name, c.client, c.edge, c.agent, c.generation, c.tool, c.args, c.match_hash, c.state, c.code, c.reason, c.message, c.exit_code, c.took_us, c.created_at, c.deadline, c.finished_at, c.boot, c.queue_until, c.evidence, c.evidence_at, c.cancel_at, c.cancel_by`
 	callColumns = callList + `, r.body`
 )
 

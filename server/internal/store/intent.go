@@ -34,17 +34,19 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $
 	finishCall = `UPDATE calls SET state = $2, code = $3, reason = $4, message = $5, exit_code = $6, took_us = $7, result_commitment = $8, result_salt = $9, finished_at = $10, outcome_id = $11
 WHERE id = $1 AND finished_at IS NULL`
 
+	freeKey = `UPDATE calls SET idempotency_key = NULL WHERE id = $1 AND state = 'not_started' AND cancel_at IS NULL`
+
 	insertResult = `INSERT INTO results (call_id, body, created_at) VALUES ($1, $2, $3)`
 
 	findKey  = `SELECT ` + callColumns + ` FROM calls c LEFT JOIN results r ON r.call_id = c.id WHERE c.principal = $1 AND c.idempotency_key = $2`
-	findJoin = `SELECT ` + callColumns + ` FROM calls c LEFT JOIN results r ON r.call_id = c.id WHERE c.principal = $1 AND c.join_key = $2 AND c.match_hash = $3 AND (c.finished_at IS NULL OR c.finished_at > $4) ORDER BY c.id DESC LIMIT 1`
+	findJoin = `SELECT ` + callColumns + ` FROM calls c LEFT JOIN results r ON r.call_id = c.id WHERE c.principal = $1 AND c.join_key = $2 AND c.match_hash = $3 AND (c.state <> 'not_started' OR c.cancel_at IS NOT NULL) AND (c.finished_at IS NULL OR c.finished_at > $4) ORDER BY c.id DESC LIMIT 1`
 )
 
 // hotQueries are the writer's statements, prepared ahead.
 func hotQueries() []string {
 	return []string{
 		selectPolicy, insertCall, finishCall, insertResult, findKey, findJoin, insertRecord, insertOfCall,
-		insertQueued, deleteQueued, sendCall, learnCall,
+		insertQueued, deleteQueued, sendCall, learnCall, freeKey, cancelCall,
 	}
 }
 
@@ -55,6 +57,8 @@ func hotQueries() []string {
 // An intent with a Key that this principal has used joins that call if Match is equal and
 // is a conflict otherwise. One with a JoinKey joins the call with the same JoinKey and
 // Match that is open or ended less than JoinWindow ago. A joined intent writes nothing.
+// A call that ended as not_started isn't joined, unless its end was asked for: it certainly
+// never ran, so that the Key passes to this intent, in the same commit.
 //
 // When ctx ends before the writer has taken the intent, it's withdrawn: the error is
 // cancelled and it will never be written. Otherwise the answer says what happened. When
@@ -112,7 +116,7 @@ func (db *DB) join(ctx context.Context, g groupTx, list []*op) error {
 			continue
 		}
 		// Each attempt looks anew: what an intent joined in a failed one may be gone with it.
-		o.settled, o.err, o.result.Joined = false, nil, nil
+		o.settled, o.err, o.result.Joined, o.frees = false, nil, nil, ""
 		if in.Key != "" {
 			look = append(look, statement{owner: o, query: findKey, args: []any{in.Principal.ID, in.Key}, scan: o.scanJoined})
 		}
@@ -136,6 +140,9 @@ func (db *DB) join(ctx context.Context, g groupTx, list []*op) error {
 		if o.intent == nil {
 			continue
 		}
+		if j := o.result.Joined; j != nil && neverRan(j) && j.Match == o.intent.Match {
+			o.result.Joined, o.frees = nil, j.ID
+		}
 		if o.result.Joined == nil {
 			o.result.Joined = joinWithin(list[:i], o.intent)
 		}
@@ -148,6 +155,11 @@ func (db *DB) join(ctx context.Context, g groupTx, list []*op) error {
 	}
 	return nil
 }
+
+// neverRan tells that a call certainly never ran, so that it may be tried again under its
+// key. What was cancelled isn't wanted any more, and what has expired was wanted in its time
+// alone.
+func neverRan(c *fleet.Call) bool { return c.State == fleet.NotStarted && c.CancelAt.IsZero() }
 
 func (o *op) scanJoined(row scanner) error {
 	var result []byte
@@ -216,6 +228,9 @@ func (db *DB) steps(list []*op) []statement {
 				policy = true
 				steps = append(steps, statement{owner: o, query: selectPolicy, scan: policyOf(list)})
 			}
+			if o.frees != "" { // if somebody else was first, the key isn't free now either
+				steps = append(steps, statement{owner: o, query: freeKey, args: []any{string(o.frees)}})
+			}
 			steps = append(steps, intentRow(o, db.instance), callRow(o, db.instance))
 			if in := o.intent; in.Frozen != nil {
 				steps = append(steps, statement{owner: o, query: insertQueued, args: []any{string(in.CallID), in.Frozen}})
@@ -226,6 +241,8 @@ func (db *DB) steps(list []*op) []statement {
 			steps = append(steps, sentRows(o, db.instance)...)
 		case o.evidence != nil:
 			steps = append(steps, evidenceRows(o, db.instance)...)
+		case o.cancel != nil:
+			steps = append(steps, cancelRows(o, db.instance)...)
 		case o.refusal != nil:
 			steps = append(steps, refusalRow(o))
 		}
@@ -270,13 +287,13 @@ func finishRow(o *op) statement {
 // scanCall reads callList; more are where the columns after it go.
 func scanCall(row scanner, more ...any) (*fleet.Call, error) {
 	var c fleet.Call
-	var exit, created, deadline, finished, until, learnt sql.NullInt64
-	var boot, evidence sql.NullString
+	var exit, created, deadline, finished, until, learnt, cancelled sql.NullInt64
+	var boot, evidence, by sql.NullString
 	var args string
 	dest := []any{
 		(*string)(&c.ID), &c.Principal, &c.Name, &c.Client, &c.Edge, (*string)(&c.Agent), &c.Generation, &c.Tool,
 		&args, &c.Match, (*string)(&c.State), (*string)(&c.Code), &c.Reason, &c.Message, &exit, &c.TookUS,
-		&created, &deadline, &finished, &boot, &until, &evidence, &learnt,
+		&created, &deadline, &finished, &boot, &until, &evidence, &learnt, &cancelled, &by,
 	}
 	if err := row.Scan(append(dest, more...)...); err != nil {
 		return nil, err
@@ -289,5 +306,6 @@ func scanCall(row scanner, more ...any) (*fleet.Call, error) {
 	c.CreatedAt, c.Deadline, c.FinishedAt = fromMicros(created), fromMicros(deadline), fromMicros(finished)
 	c.Boot, c.QueueUntil = boot.String, fromMicros(until)
 	c.Evidence, c.EvidenceAt = evidence.String, fromMicros(learnt)
+	c.CancelAt, c.CancelBy = fromMicros(cancelled), by.String
 	return &c, nil
 }

@@ -52,7 +52,7 @@ func (t *tx) replay(ctx context.Context) (int, error) {
 	for _, step := range []struct {
 		kind  Kind
 		apply func(context.Context, *Record) error
-	}{{KindSent, t.replaySent}, {KindOutcome, t.replayOutcome}, {KindEvidence, t.replayEvidence}} {
+	}{{KindSent, t.replaySent}, {KindCancel, t.replayCancel}, {KindOutcome, t.replayOutcome}, {KindEvidence, t.replayEvidence}} {
 		if _, err := t.replayAll(ctx, step.kind, step.apply); err != nil {
 			return 0, err
 		}
@@ -109,6 +109,11 @@ func (t *tx) replayIntent(ctx context.Context, r *Record) error {
 	for _, err := range []error{err1, err2, err3, err4} {
 		if err != nil {
 			return unreadable(r, err)
+		}
+	}
+	if b.Key != "" { // the latest call of a key has it
+		if _, err := t.exec(ctx, `UPDATE calls SET idempotency_key = NULL WHERE principal = $1 AND idempotency_key = $2`, b.Principal, b.Key); err != nil {
+			return err
 		}
 	}
 	state := firstState(&fleet.Intent{QueueUntil: until})

@@ -24,6 +24,7 @@ const (
 	KindSent     Kind = "sent" // a queued call was sent
 	KindOutcome  Kind = "outcome"
 	KindEvidence Kind = "evidence" // what was learnt after an outcome of outcome_unknown
+	KindCancel   Kind = "cancel"   // the end of an open call was asked for
 	KindRefusal  Kind = "refusal"
 	KindAdmin    Kind = "admin"
 )
@@ -303,7 +304,7 @@ func (db *DB) Records(ctx context.Context, f RecordFilter) (rows []Record, next 
 	if f.CallID != "" { // the intent has the call's id, the call names its other rows
 		w.args = append(w.args, clean(string(f.CallID), maxName))
 		n := len(w.args)
-		w.parts = append(w.parts, fmt.Sprintf("(id = $%d OR id = (SELECT outcome_id FROM calls WHERE id = $%d) OR id = (SELECT sent_id FROM calls WHERE id = $%d) OR id = (SELECT evidence_id FROM calls WHERE id = $%d))", n, n, n, n))
+		w.parts = append(w.parts, fmt.Sprintf("(id = $%d OR id = (SELECT outcome_id FROM calls WHERE id = $%d) OR id = (SELECT sent_id FROM calls WHERE id = $%d) OR id = (SELECT evidence_id FROM calls WHERE id = $%d) OR id = (SELECT cancel_id FROM calls WHERE id = $%d))", n, n, n, n, n))
 	}
 	w.equal("agent", f.Agent)
 	w.equal("principal", f.Principal)

@@ -54,12 +54,14 @@ type op struct {
 	sent     *sentMark
 	outcome  *fleet.Outcome
 	evidence *fleet.Evidence
+	cancel   *fleet.Cancel
 	refusal  *fleet.Refusal
 	flush    bool // takes all refusals with it
 
 	rowID   string // the record row's id, made once: a second attempt can look for it
 	result  IntentResult
-	settled bool // answered without rows of its own: joined, or lost
+	frees   fleet.CallID // has the intent's key, and never ran
+	settled bool         // answered without rows of its own: joined, or lost
 	err     error
 	state   atomic.Int32
 	done    chan struct{} // nil when nobody waits
@@ -74,6 +76,8 @@ func (o *op) call() fleet.CallID {
 		return o.sent.id
 	case o.evidence != nil:
 		return o.evidence.CallID
+	case o.cancel != nil:
+		return o.cancel.CallID
 	case o.outcome != nil:
 		return o.outcome.CallID
 	default:

@@ -419,10 +419,10 @@ export interface components {
             call_id?: string;
             id: string;
             /**
-             * @description sent: a queued call was sent. evidence: what was learnt of a call whose outcome is outcome_unknown.
+             * @description sent: a queued call was sent. cancel: the end of an open call was asked for. evidence: what was learnt of a call whose outcome is outcome_unknown.
              * @enum {string}
              */
-            kind: "intent" | "sent" | "outcome" | "evidence" | "refusal" | "admin";
+            kind: "intent" | "sent" | "cancel" | "outcome" | "evidence" | "refusal" | "admin";
             /** @description SHA-256 of 0x00 and the row's exact bytes, base64url. */
             leaf: string;
             /** @description Absent when unauthenticated. */
@@ -432,11 +432,18 @@ export interface components {
             /** @description Where it ran. */
             agent_id: string;
             call_id: string;
+            /**
+             * Format: date-time
+             * @description When the end of the call was asked for. It's on record and counts also after a restart of the server: an agent that is away is told as soon as it's back. The state alone says how the call ended.
+             */
+            cancel_requested_at?: string;
+            /** @description Who asked, by name. */
+            cancel_requested_by?: string;
             /** Format: date-time */
             created_at?: string;
             /** @description Absent for succeeded and for open calls. */
             error?: components["schemas"]["CallError"];
-            /** @description What was learnt after the outcome had been recorded as outcome_unknown: one line, in the agent's words. */
+            /** @description What was learnt after the outcome had been recorded as outcome_unknown: one line of what the host says. */
             evidence?: string;
             /** Format: date-time */
             finished_at?: string;
@@ -477,7 +484,7 @@ export interface components {
             args?: {
                 [key: string]: unknown;
             };
-            /** @description A call with the same key is the same call: it runs once. With other arguments it's a conflict. */
+            /** @description A call with the same key is the same call: it runs once. With other arguments it's a conflict. One that ended as not_started is tried again. */
             idempotency_key?: string;
             /**
              * Format: int64
@@ -499,6 +506,13 @@ export interface components {
                 [key: string]: unknown;
             };
             call_id: string;
+            /**
+             * Format: date-time
+             * @description When the end of the call was asked for.
+             */
+            cancel_requested_at?: string;
+            /** @description Who asked, by name. */
+            cancel_requested_by?: string;
             /** @description The client's own word for itself; unverified. */
             client?: string;
             /** Format: date-time */
@@ -1063,7 +1077,7 @@ export interface operations {
         parameters: {
             query?: {
                 /** @description Only rows of this kind. */
-                kind?: "intent" | "sent" | "outcome" | "evidence" | "refusal" | "admin";
+                kind?: "intent" | "sent" | "cancel" | "outcome" | "evidence" | "refusal" | "admin";
                 /** @description Only rows about this agent. */
                 agent_id?: string;
                 /** @description Only rows about this call. */

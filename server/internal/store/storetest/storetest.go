@@ -27,6 +27,7 @@ func Run(t *testing.T, fresh func(t *testing.T) store.Config) {
 	}{
 		{"Call", testCall}, {"CallRefuses", testCallRefuses}, {"OneOutcome", testOneOutcome}, {"Calls", testCalls},
 		{"KeyJoins", testKeyJoins}, {"ToolUseJoins", testToolUseJoins}, {"JoinsWithinGroup", testJoinsWithinGroup},
+		{"KeyOfWhatNeverRan", testKeyOfWhatNeverRan}, {"KeyRace", testKeyRace}, {"Cancel", testCancel},
 		{"HostileText", testHostileText}, {"WithdrawnIntent", testWithdrawnIntent}, {"Grouping", testGrouping},
 		{"PolicyVersion", testPolicyVersion}, {"PruneResults", testPruneResults},
 		{"Refusals", testRefusals}, {"RefusalsCoalesce", testRefusalsCoalesce}, {"RefusalsBounded", testRefusalsBounded}, {"RefusalsOfNobody", testRefusalsOfNobody},
