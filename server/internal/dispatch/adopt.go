@@ -11,6 +11,7 @@ import (
 	"github.com/drover-fleet/drover/protocol/capability"
 	"github.com/drover-fleet/drover/protocol/mux"
 	"github.com/drover-fleet/drover/protocol/text"
+	"github.com/drover-fleet/drover/server/internal/dispatch/word"
 	"github.com/drover-fleet/drover/server/internal/fleet"
 	"github.com/drover-fleet/drover/server/internal/store"
 	"github.com/drover-fleet/drover/server/internal/tracing"
@@ -146,7 +147,7 @@ func (d *Dispatcher) learnOne(ctx context.Context, id fleet.AgentID, generation 
 	if fate.State == "" || errors.Is(err, protocol.ErrCut) {
 		return // asked again at the next connection
 	}
-	e := fleet.Evidence{CallID: call, Text: text.Line(evidenceOf(call, fate, resp), 500), At: time.Now()}
+	e := fleet.Evidence{CallID: call, Text: text.Line(word.EvidenceOf(call, fate, resp), 500), At: time.Now()}
 	if err := d.db.RecordEvidence(context.WithoutCancel(ctx), e); err != nil && !errors.Is(err, store.ErrAlreadyFinal) {
 		d.log.Warn("evidence of a call was not recorded", "call", call, "err", err)
 		return

@@ -12,6 +12,7 @@ import (
 
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/protocol/capability"
+	"github.com/drover-fleet/drover/server/internal/dispatch/word"
 	"github.com/drover-fleet/drover/server/internal/fleet"
 	"github.com/drover-fleet/drover/server/internal/store"
 	"github.com/drover-fleet/drover/server/internal/tracing"
@@ -28,13 +29,13 @@ func (d *Dispatcher) outcome(f *flight, resp *protocol.Response, err error) flee
 		}
 		return out
 	}
-	if bad := contradiction(f.fate, resp, f.heard()); bad != "" {
+	if bad := word.Contradiction(f.fate, resp, f.heard()); bad != "" {
 		d.log.Warn("an agent contradicts itself", "agent", f.target.agent.ID, "call", f.id, "what", bad)
 		out.State, out.Code, out.Reason = fleet.OutcomeUnknown, protocol.CodeOutcomeUnknown, "contradiction"
 		out.Message = fmt.Sprintf("agent %s contradicts itself (%s): it may have run, run in part, or not at all. Check on the host before calling again", f.target.agent.ID, bad)
 		return out
 	}
-	if out.TookUS = max(resp.TookUS, 0); out.TookUS > out.At.Sub(f.created).Microseconds()+clocksApart.Microseconds() {
+	if out.TookUS = max(resp.TookUS, 0); out.TookUS > out.At.Sub(f.created).Microseconds()+word.ClocksApart.Microseconds() {
 		out.TookUS = 0 // it can't have taken longer than it's been
 	}
 	if len(resp.Result) > 0 {
@@ -88,7 +89,7 @@ func (f *flight) why() string {
 
 // agentError takes over an agent's error as far as an agent may say such a thing.
 func (f *flight) agentError(e *protocol.Error) (protocol.Code, string, string) {
-	code := codeOf(e.Code)
+	code := word.CodeOf(e.Code)
 	if code == protocol.CodeCancelled && f.late { // by the server for its deadline, or by the agent itself
 		code = protocol.CodeTimedOut
 	}
@@ -96,7 +97,7 @@ func (f *flight) agentError(e *protocol.Error) (protocol.Code, string, string) {
 	if len(reason) > 40 || strings.ContainsFunc(reason, func(r rune) bool { return r != '_' && (r < 'a' || r > 'z') && (r < '0' || r > '9') }) {
 		reason = "other"
 	}
-	return code, reason, says(f.target.agent.ID, e.Message)
+	return code, reason, word.Says(f.target.agent.ID, e.Message)
 }
 
 // record makes the outcome durable. While the store can't, the call stays open: nobody is
@@ -170,7 +171,7 @@ func exitCode(def *capability.Definition, result []byte) *int {
 		ExitCode *int `json:"exit_code"`
 	}
 	_ = json.Unmarshal(result, &out) // it was just written by Normalize
-	if out.ExitCode != nil && !saneExit(*out.ExitCode) {
+	if out.ExitCode != nil && !word.SaneExit(*out.ExitCode) {
 		return nil
 	}
 	return out.ExitCode

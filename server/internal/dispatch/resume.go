@@ -8,6 +8,7 @@ import (
 
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/protocol/mux"
+	"github.com/drover-fleet/drover/server/internal/dispatch/word"
 	"github.com/drover-fleet/drover/server/internal/fleet"
 	"github.com/drover-fleet/drover/server/internal/obs"
 	"github.com/drover-fleet/drover/server/internal/tracing"
@@ -178,7 +179,7 @@ func (d *Dispatcher) ask(f *flight, caller Caller) (resp *protocol.Response, err
 // fated turns an agent's word, where no response follows, into the call's end. That it
 // wasn't seen proves that it never began only under the journal and boot of its sending.
 func (f *flight) fated(fate mux.Fate) error {
-	if bad := contradiction(fate, nil, f.heard()); bad != "" {
+	if bad := word.Contradiction(fate, nil, f.heard()); bad != "" {
 		return f.unknown("contradiction", "agent %s contradicts itself (%s)", f.target.agent.ID, bad)
 	}
 	id := f.target.agent.ID
@@ -196,7 +197,7 @@ func (f *flight) fated(fate mux.Fate) error {
 func (f *flight) unknown(reason, format string, args ...any) error {
 	msg := fmt.Sprintf(format, args...) + ": it may have run, run in part, or not at all"
 	if f.fate.State != "" && f.fate.State != protocol.FateUnseen && reason != "contradiction" {
-		msg = fmt.Sprintf(format, args...) + ": " + evidenceOf(f.id, f.fate, nil)
+		msg = fmt.Sprintf(format, args...) + ": " + word.EvidenceOf(f.id, f.fate, nil)
 	}
 	err := fleet.Errorf(protocol.CodeOutcomeUnknown, "%s. Check on the host before calling again", msg)
 	err.Reason = reason

@@ -10,6 +10,7 @@ import (
 
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/server/internal/fleet"
+	"github.com/drover-fleet/drover/server/internal/store/body"
 )
 
 const (
@@ -225,7 +226,7 @@ func labelText(labels map[string]string) string {
 	for k, v := range labels {
 		m[clean(k, maxName)] = clean(v, maxFact)
 	}
-	return string(marshal(m))
+	return string(body.Marshal(m))
 }
 
 // factsText cleans what a host says and encodes it for the row.
@@ -242,5 +243,5 @@ func factsText(f protocol.Facts, caps []protocol.Capability) (facts, capabilitie
 	for _, c := range caps[:cap(list)] {
 		list = append(list, protocol.Capability{Name: clean(c.Name, maxName), Version: c.Version})
 	}
-	return string(marshal(f)), string(marshal(list))
+	return string(body.Marshal(f)), string(body.Marshal(list))
 }

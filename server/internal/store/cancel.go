@@ -8,21 +8,10 @@ import (
 	"github.com/go-json-experiment/json"
 
 	"github.com/drover-fleet/drover/server/internal/fleet"
+	"github.com/drover-fleet/drover/server/internal/store/body"
 )
 
 const cancelCall = `UPDATE calls SET cancel_at = $2, cancel_by = $3, cancel_id = $4 WHERE id = $1 AND cancel_at IS NULL AND finished_at IS NULL`
-
-// cancelBody is the record's row of a cancel that was asked for.
-type cancelBody struct {
-	V         int    `json:"v"`
-	Kind      Kind   `json:"kind"`
-	ID        string `json:"id"`
-	At        string `json:"at"`
-	CallID    string `json:"call_id"`
-	Principal string `json:"principal"`
-	Name      string `json:"name"`
-	Instance  string `json:"instance"`
-}
 
 // RecordCancel makes durable that the end of an open call was asked for: whoever has the
 // call then, or takes it over, ends it. It says nothing of how the call ends. For a second
@@ -63,18 +52,18 @@ func cancelRows(o *op, instance string) []statement {
 	c := o.cancel
 	return []statement{
 		{owner: o, must: true, query: cancelCall, args: []any{string(c.CallID), micros(c.At), c.Name, o.rowID}},
-		ofCall(o, KindCancel, c.At, marshal(&cancelBody{
-			V: 1, Kind: KindCancel, ID: o.rowID, At: stamp(c.At), CallID: string(c.CallID), Principal: c.Principal, Name: c.Name, Instance: instance,
+		ofCall(o, KindCancel, c.At, body.Marshal(&body.Cancel{
+			V: 1, Kind: string(KindCancel), ID: o.rowID, At: body.Stamp(c.At), CallID: string(c.CallID), Principal: c.Principal, Name: c.Name, Instance: instance,
 		})),
 	}
 }
 
 func (t *tx) replayCancel(ctx context.Context, r *Record) error {
-	var b cancelBody
+	var b body.Cancel
 	if err := json.Unmarshal(r.Body, &b); err != nil {
 		return unreadable(r, err)
 	}
-	at, err := unstamp(b.At)
+	at, err := body.Unstamp(b.At)
 	if err != nil {
 		return unreadable(r, err)
 	}

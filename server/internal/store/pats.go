@@ -10,6 +10,7 @@ import (
 
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/server/internal/fleet"
+	"github.com/drover-fleet/drover/server/internal/store/body"
 )
 
 // PAT is a personal access token as the store keeps it: never its text, only the SHA-256
@@ -36,7 +37,7 @@ type grantJSON struct {
 // CreatePAT stores a token and records ev beside it. A second token with an id or a hash
 // that exists is a conflict.
 func (db *DB) CreatePAT(ctx context.Context, p PAT, ev fleet.AdminEvent) error {
-	grants := marshal(grantJSON{p.Grant.Agents, p.Grant.Tools})
+	grants := body.Marshal(grantJSON{p.Grant.Agents, p.Grant.Tools})
 	err := db.changePolicy(ctx, ev, func(t *tx, rev int64) error {
 		_, err := t.exec(ctx, `INSERT INTO pats (id, name, hash, admin, grants, created_at, created_by, expires_at, rev) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)`,
 			clean(p.ID, maxName), clean(p.Name, maxName), p.Hash[:], p.Admin, string(grants), micros(p.CreatedAt), clean(p.CreatedBy, maxName), micros(p.ExpiresAt), rev)

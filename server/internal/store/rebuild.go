@@ -6,11 +6,11 @@ import (
 	"database/sql"
 	"encoding/hex"
 	"fmt"
-	"time"
 
 	"github.com/go-json-experiment/json"
 
 	"github.com/drover-fleet/drover/server/internal/fleet"
+	"github.com/drover-fleet/drover/server/internal/store/body"
 )
 
 // rebuildSlice bounds the rows that are held at one time.
@@ -98,14 +98,14 @@ func (t *tx) recordSlice(ctx context.Context, kind Kind, after string) ([]Record
 }
 
 func (t *tx) replayIntent(ctx context.Context, r *Record) error {
-	var b intentBody
+	var b body.Intent
 	if err := json.Unmarshal(r.Body, &b); err != nil {
 		return unreadable(r, err)
 	}
-	at, err1 := unstamp(b.At)
-	deadline, err2 := unstamp(b.Deadline)
+	at, err1 := body.Unstamp(b.At)
+	deadline, err2 := body.Unstamp(b.Deadline)
 	commitment, err3 := hex.DecodeString(b.Commitment)
-	until, err4 := unstamp(b.QueueUntil)
+	until, err4 := body.Unstamp(b.QueueUntil)
 	for _, err := range []error{err1, err2, err3, err4} {
 		if err != nil {
 			return unreadable(r, err)
@@ -123,7 +123,7 @@ func (t *tx) replayIntent(ctx context.Context, r *Record) error {
 }
 
 func (t *tx) replaySent(ctx context.Context, r *Record) error {
-	var b sentBody
+	var b body.Sent
 	if err := json.Unmarshal(r.Body, &b); err != nil {
 		return unreadable(r, err)
 	}
@@ -135,11 +135,11 @@ func (t *tx) replaySent(ctx context.Context, r *Record) error {
 }
 
 func (t *tx) replayEvidence(ctx context.Context, r *Record) error {
-	var b evidenceBody
+	var b body.Evidence
 	if err := json.Unmarshal(r.Body, &b); err != nil {
 		return unreadable(r, err)
 	}
-	at, err := unstamp(b.At)
+	at, err := body.Unstamp(b.At)
 	if err != nil {
 		return unreadable(r, err)
 	}
@@ -155,11 +155,11 @@ func unreadable(r *Record, err error) error {
 }
 
 func (t *tx) replayOutcome(ctx context.Context, r *Record) error {
-	var b outcomeBody
+	var b body.Outcome
 	if err := json.Unmarshal(r.Body, &b); err != nil {
 		return fmt.Errorf("store: the record's row %s can't be read: %w", r.ID, err)
 	}
-	at, err := unstamp(b.At)
+	at, err := body.Unstamp(b.At)
 	if err != nil {
 		return fmt.Errorf("store: the record's row %s can't be read: %w", r.ID, err)
 	}
@@ -179,12 +179,4 @@ func (t *tx) replayOutcome(ctx context.Context, r *Record) error {
 		err = fmt.Errorf("store: the record's row %s is an outcome without its call's intent, or a second one", r.ID)
 	}
 	return err
-}
-
-// unstamp reverses stamp.
-func unstamp(s string) (time.Time, error) {
-	if s == "" {
-		return time.Time{}, nil
-	}
-	return time.Parse(time.RFC3339Nano, s)
 }

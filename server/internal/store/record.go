@@ -9,10 +9,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/go-json-experiment/json/jsontext"
-
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/server/internal/fleet"
+	"github.com/drover-fleet/drover/server/internal/store/body"
 )
 
 // Kind is a record row's kind.
@@ -41,91 +40,6 @@ type Record struct {
 	Leaf      []byte       // SHA-256(0x00 ‖ Body), 32 bytes
 }
 
-// The bodies. Members are only ever added; v tells the set. Salts, results, messages of
-// hosts and unsalted hashes of arguments never enter: what must be forgotten one day can't
-// be in bytes that are kept for ever. The line of an evidence is the one exception: it says
-// what an agent knows of a call, not what the call printed.
-type (
-	intentBody struct {
-		V          int            `json:"v"`
-		Kind       Kind           `json:"kind"`
-		ID         string         `json:"id"`
-		At         string         `json:"at"`
-		CallID     string         `json:"call_id"`
-		Principal  string         `json:"principal"`
-		Name       string         `json:"name"`
-		Client     string         `json:"client"`
-		Edge       string         `json:"edge"`
-		Agent      string         `json:"agent_id"`
-		Generation int64          `json:"generation"`
-		Tool       string         `json:"tool"`
-		Effect     string         `json:"effect"`
-		Args       jsontext.Value `json:"args"`
-		Commitment string         `json:"commitment"`
-		Deadline   string         `json:"deadline,omitempty"`
-		Key        string         `json:"idempotency_key,omitempty"`
-		Instance   string         `json:"instance"`
-		Boot       string         `json:"boot,omitempty"`
-		QueueUntil string         `json:"queue_until,omitempty"`
-	}
-	sentBody struct {
-		V        int    `json:"v"`
-		Kind     Kind   `json:"kind"`
-		ID       string `json:"id"`
-		At       string `json:"at"`
-		CallID   string `json:"call_id"`
-		Boot     string `json:"boot"`
-		Instance string `json:"instance"`
-	}
-	evidenceBody struct {
-		V        int    `json:"v"`
-		Kind     Kind   `json:"kind"`
-		ID       string `json:"id"`
-		At       string `json:"at"`
-		CallID   string `json:"call_id"`
-		Text     string `json:"text"`
-		Instance string `json:"instance"`
-	}
-	outcomeBody struct {
-		V          int    `json:"v"`
-		Kind       Kind   `json:"kind"`
-		ID         string `json:"id"`
-		At         string `json:"at"`
-		CallID     string `json:"call_id"`
-		State      string `json:"state"`
-		Code       string `json:"code"`
-		Reason     string `json:"reason"`
-		ExitCode   *int   `json:"exit_code,omitempty"`
-		TookUS     int64  `json:"took_us"`
-		Commitment string `json:"commitment,omitempty"`
-	}
-	refusalBody struct {
-		V         int    `json:"v"`
-		Kind      Kind   `json:"kind"`
-		ID        string `json:"id"`
-		At        string `json:"at"`
-		Principal string `json:"principal"`
-		Name      string `json:"name"`
-		Client    string `json:"client"`
-		Edge      string `json:"edge"`
-		Tool      string `json:"tool"`
-		Agent     string `json:"agent_id"`
-		Code      string `json:"code"`
-		Message   string `json:"message"`
-		Count     int    `json:"count"`
-	}
-	adminBody struct {
-		V         int               `json:"v"`
-		Kind      Kind              `json:"kind"`
-		ID        string            `json:"id"`
-		At        string            `json:"at"`
-		Principal string            `json:"principal"`
-		Action    string            `json:"action"`
-		Object    string            `json:"object"`
-		Detail    map[string]string `json:"detail"`
-	}
-)
-
 const insertRecord = `INSERT INTO record (id, at, kind, call_id, agent, principal, body, leaf) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)`
 
 // insertOfCall takes agent and principal from the call, so that filters find the row.
@@ -143,12 +57,12 @@ func Leaf(body []byte) []byte {
 // intentRow is the record row of a cleaned intent.
 func intentRow(o *op, instance string) statement {
 	in := o.intent
-	body := marshal(&intentBody{
-		V: 1, Kind: KindIntent, ID: o.rowID, At: stamp(in.At), CallID: string(in.CallID),
+	body := body.Marshal(&body.Intent{
+		V: 1, Kind: string(KindIntent), ID: o.rowID, At: body.Stamp(in.At), CallID: string(in.CallID),
 		Principal: in.Principal.ID, Name: in.Principal.Name, Client: in.Client, Edge: in.Edge,
 		Agent: string(in.Agent), Generation: in.Generation, Tool: in.Tool, Effect: in.Effect,
-		Args: in.Args, Commitment: hex.EncodeToString(in.Commitment), Deadline: stamp(in.Deadline),
-		Key: in.Key, Instance: instance, Boot: in.Boot, QueueUntil: stamp(in.QueueUntil),
+		Args: in.Args, Commitment: hex.EncodeToString(in.Commitment), Deadline: body.Stamp(in.Deadline),
+		Key: in.Key, Instance: instance, Boot: in.Boot, QueueUntil: body.Stamp(in.QueueUntil),
 	})
 	return statement{owner: o, query: insertRecord, args: []any{
 		o.rowID, micros(in.At), string(KindIntent), string(in.CallID), string(in.Agent), in.Principal.ID, body, Leaf(body),
@@ -157,8 +71,8 @@ func intentRow(o *op, instance string) statement {
 
 func outcomeRow(o *op) statement {
 	out := o.outcome
-	body := marshal(&outcomeBody{
-		V: 1, Kind: KindOutcome, ID: o.rowID, At: stamp(out.At), CallID: string(out.CallID),
+	body := body.Marshal(&body.Outcome{
+		V: 1, Kind: string(KindOutcome), ID: o.rowID, At: body.Stamp(out.At), CallID: string(out.CallID),
 		State: string(out.State), Code: string(out.Code), Reason: out.Reason, ExitCode: out.ExitCode,
 		TookUS: out.TookUS, Commitment: hex.EncodeToString(out.Commitment),
 	})
@@ -167,15 +81,15 @@ func outcomeRow(o *op) statement {
 
 func sentRow(o *op, instance string) statement {
 	s := o.sent
-	return ofCall(o, KindSent, s.at, marshal(&sentBody{
-		V: 1, Kind: KindSent, ID: o.rowID, At: stamp(s.at), CallID: string(s.id), Boot: s.boot, Instance: instance,
+	return ofCall(o, KindSent, s.at, body.Marshal(&body.Sent{
+		V: 1, Kind: string(KindSent), ID: o.rowID, At: body.Stamp(s.at), CallID: string(s.id), Boot: s.boot, Instance: instance,
 	}))
 }
 
 func evidenceRow(o *op, instance string) statement {
 	ev := o.evidence
-	return ofCall(o, KindEvidence, ev.At, marshal(&evidenceBody{
-		V: 1, Kind: KindEvidence, ID: o.rowID, At: stamp(ev.At), CallID: string(ev.CallID), Text: ev.Text, Instance: instance,
+	return ofCall(o, KindEvidence, ev.At, body.Marshal(&body.Evidence{
+		V: 1, Kind: string(KindEvidence), ID: o.rowID, At: body.Stamp(ev.At), CallID: string(ev.CallID), Text: ev.Text, Instance: instance,
 	}))
 }
 
@@ -186,8 +100,8 @@ func ofCall(o *op, kind Kind, at time.Time, body []byte) statement {
 
 func refusalRow(o *op) statement {
 	r := o.refusal
-	body := marshal(&refusalBody{
-		V: 1, Kind: KindRefusal, ID: o.rowID, At: stamp(r.At), Principal: r.Principal, Name: r.Name,
+	body := body.Marshal(&body.Refusal{
+		V: 1, Kind: string(KindRefusal), ID: o.rowID, At: body.Stamp(r.At), Principal: r.Principal, Name: r.Name,
 		Client: r.Client, Edge: r.Edge, Tool: r.Tool, Agent: r.Agent, Code: string(r.Code),
 		Message: r.Message, Count: max(r.Count, 1),
 	})
@@ -252,8 +166,8 @@ func (t *tx) recordAdmin(ctx context.Context, ev fleet.AdminEvent) error {
 		detail[clean(k, maxName)] = clean(v, maxDetail)
 	}
 	principal := clean(ev.Principal, maxName)
-	body := marshal(&adminBody{
-		V: 1, Kind: KindAdmin, ID: id, At: stamp(ev.At), Principal: principal,
+	body := body.Marshal(&body.Admin{
+		V: 1, Kind: string(KindAdmin), ID: id, At: body.Stamp(ev.At), Principal: principal,
 		Action: clean(ev.Action, maxName), Object: clean(ev.Object, maxName), Detail: detail,
 	})
 	_, err := t.exec(ctx, insertRecord, id, micros(ev.At), string(KindAdmin), nil, orNull(agentOf(ev)), orNull(principal), body, Leaf(body))

@@ -7,8 +7,9 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/drover-fleet/drover/server/internal/store/body"
 )
 
 // Limits of stored text, in bytes. Longer text is cut at a rune's border.
@@ -49,7 +50,7 @@ func cleanJSON(b []byte) jsontext.Value {
 	case len(b) == 0:
 		return jsontext.Value("{}")
 	case len(b) > maxArgs:
-		return marshal(struct {
+		return body.Marshal(struct {
 			Omitted int `json:"drover_omitted_bytes"`
 		}{len(b)})
 	}
@@ -58,19 +59,9 @@ func cleanJSON(b []byte) jsontext.Value {
 		v = v.Clone()
 	}
 	if err := v.Compact(); err != nil {
-		return marshal(clean(string(b), maxArgs))
+		return body.Marshal(clean(string(b), maxArgs))
 	}
 	return v
-}
-
-// marshal encodes what this package made itself of cleaned text; that can't fail. Raw
-// members stay as they are, byte for byte.
-func marshal(v any) []byte {
-	b, err := json.Marshal(v, json.Deterministic(true), jsontext.AllowInvalidUTF8(true), jsontext.AllowDuplicateNames(true), jsontext.PreserveRawStrings(true))
-	if err != nil {
-		panic("store: " + err.Error())
-	}
-	return b
 }
 
 // micros is the one place where a time becomes a stored number: microseconds UTC, NULL
@@ -88,14 +79,6 @@ func fromMicros(n sql.NullInt64) time.Time {
 		return time.Time{}
 	}
 	return time.UnixMicro(n.Int64).UTC()
-}
-
-// stamp is a time in a record's body: RFC 3339 with microseconds, UTC.
-func stamp(t time.Time) string {
-	if t.IsZero() {
-		return ""
-	}
-	return t.UTC().Format("2006-01-02T15:04:05.000000Z")
 }
 
 // orNull binds "" as NULL.

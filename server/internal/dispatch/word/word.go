@@ -1,4 +1,6 @@
-package dispatch
+// Package word judges what hosts say of calls, and shows it as theirs: it isn't believed
+// against itself.
+package word
 
 import (
 	"fmt"
@@ -14,20 +16,18 @@ import (
 	"github.com/drover-fleet/drover/server/internal/fleet"
 )
 
-// What hosts say of calls. It's shown as what it is, and it isn't believed against itself.
-
 const (
 	// maxSaid bounds the text of a host within a message, in bytes.
 	maxSaid = 2048
 	// maxNote bounds a host's note within a line of evidence, in bytes.
 	maxNote = 240
-	// clocksApart is how much earlier than its sending a host may say that a call began: its
+	// ClocksApart is how much earlier than its sending a host may say that a call began: its
 	// clock may have been set.
-	clocksApart = time.Minute
+	ClocksApart = time.Minute
 )
 
-// says is a host's text as Drover may show it: nobody takes it for Drover's own.
-func says(id fleet.AgentID, s string) string {
+// Says is a host's text as Drover may show it: nobody takes it for Drover's own.
+func Says(id fleet.AgentID, s string) string {
 	if s = text.Line(s, maxSaid); s == "" {
 		return fmt.Sprintf("agent %s gave no reason", id)
 	}
@@ -39,10 +39,10 @@ func nothingRan(c protocol.Code) bool {
 	return c == protocol.CodeNotStarted || c == protocol.CodeExpired
 }
 
-// contradiction tells where what an agent said of one call can't all be true, or is "". ran
+// Contradiction tells where what an agent said of one call can't all be true, or is "". ran
 // tells that it has sent progress. What contradicts itself proves nothing: an end of such a
 // call isn't known.
-func contradiction(fate mux.Fate, resp *protocol.Response, ran bool) string {
+func Contradiction(fate mux.Fate, resp *protocol.Response, ran bool) string {
 	traces := fate.PID != 0 || fate.ExitCode != nil
 	switch {
 	case fate.State == protocol.FateUnseen && (traces || fate.AgoMS != 0 || fate.Ended || fate.Note != ""):
@@ -77,16 +77,16 @@ func sentSince(id fleet.CallID) time.Duration {
 	return time.Since(time.Unix(u.Time().UnixTime()))
 }
 
-// evidenceOf words what an agent knows of a call, in one line. Numbers that can't be are
+// EvidenceOf words what an agent knows of a call, in one line. Numbers that can't be are
 // called so, and its own words are in quotes.
-func evidenceOf(id fleet.CallID, fate mux.Fate, resp *protocol.Response) string {
-	if bad := contradiction(fate, resp, false); bad != "" {
+func EvidenceOf(id fleet.CallID, fate mux.Fate, resp *protocol.Response) string {
+	if bad := Contradiction(fate, resp, false); bad != "" {
 		return "the host contradicts itself (" + bad + "), so nothing is known from it"
 	}
 	parts := []string{begunOf(fate)}
 	add := func(format string, args ...any) { parts = append(parts, fmt.Sprintf(format, args...)) }
 	if fate.AgoMS > 0 {
-		if since := sentSince(id); fate.AgoMS > since.Milliseconds()+clocksApart.Milliseconds() {
+		if since := sentSince(id); fate.AgoMS > since.Milliseconds()+ClocksApart.Milliseconds() {
 			add("the time that it gives for the beginning is before the call was made")
 		} else {
 			add("it began %s before the agent was asked", (time.Duration(fate.AgoMS) * time.Millisecond).Round(100*time.Millisecond))
@@ -100,14 +100,14 @@ func evidenceOf(id fleet.CallID, fate mux.Fate, resp *protocol.Response) string 
 	}
 	switch {
 	case resp != nil && resp.Error != nil:
-		add("it ended with the error %s", codeOf(resp.Error.Code))
+		add("it ended with the error %s", CodeOf(resp.Error.Code))
 	case resp != nil:
 		add("it ended with a result")
 	case fate.Ended:
 		add("it has ended")
 	}
 	if fate.ExitCode != nil {
-		if saneExit(*fate.ExitCode) {
+		if SaneExit(*fate.ExitCode) {
 			add("exit code %d", *fate.ExitCode)
 		} else {
 			add("the exit code that it gives can't be one")
@@ -130,12 +130,12 @@ func begunOf(fate mux.Fate) string {
 	}
 }
 
-// saneExit tells what a system gives as an exit code: 128+n for a signal, -1 for a process
+// SaneExit tells what a system gives as an exit code: 128+n for a signal, -1 for a process
 // that had none, 32 bits on Windows.
-func saneExit(code int) bool { return code >= -1 && int64(code) <= math.MaxUint32 }
+func SaneExit(code int) bool { return code >= -1 && int64(code) <= math.MaxUint32 }
 
-// codeOf is an agent's code as it may be shown: a known one.
-func codeOf(c protocol.Code) protocol.Code {
+// CodeOf is an agent's code as it may be shown: a known one.
+func CodeOf(c protocol.Code) protocol.Code {
 	if !believed(c) {
 		return protocol.CodeToolFailed
 	}
