@@ -252,8 +252,10 @@ func (s *Server) shutdown(patience time.Duration) error {
 		s.log.Warn("some tunnels were cut", "err", err)
 	}
 	s.dispatch.Settle(ctx)
+	s.mcp.EndStreams()
+	err := s.http.Shutdown(ctx)
 	s.mcp.Close()
-	if err := s.http.Shutdown(ctx); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+	if err != nil && !errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
 	return s.http.Close()

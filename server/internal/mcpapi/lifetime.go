@@ -20,9 +20,16 @@ type standing struct {
 	gone chan struct{} // closed once it no longer holds the session's stream
 }
 
+// request is one that is being served.
+type request struct {
+	cancel context.CancelCauseFunc
+	stands bool // a stream that ends only when somebody ends it
+}
+
 // track counts a request in under its principal, so that Revoke can end it.
-func (a *API) track(ctx context.Context, principal string) (context.Context, func()) {
+func (a *API) track(ctx context.Context, principal string) (_ context.Context, req *request, end func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
+	req = &request{cancel: cancel}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.closed {
@@ -30,18 +37,28 @@ func (a *API) track(ctx context.Context, principal string) (context.Context, fun
 	}
 	of := a.open[principal]
 	if of == nil {
-		of = map[*context.CancelCauseFunc]struct{}{}
+		of = map[*request]struct{}{}
 		a.open[principal] = of
 	}
-	of[&cancel] = struct{}{}
-	return ctx, func() {
+	of[req] = struct{}{}
+	return ctx, req, func() {
 		cancel(nil)
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		delete(of, &cancel)
+		delete(of, req)
 		if len(of) == 0 && len(a.open[principal]) == 0 {
 			delete(a.open, principal)
 		}
+	}
+}
+
+// stand marks a request as a stream that nothing but its end ends.
+func (a *API) stand(req *request) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	req.stands = true
+	if a.leaving {
+		req.cancel(errClosing)
 	}
 }
 
@@ -79,8 +96,8 @@ func (a *API) takeOver(r *http.Request, principal string) (leave func()) {
 // its sessions. Calls under way are dispatch's to end.
 func (a *API) Revoke(principal string) {
 	a.mu.Lock()
-	for cancel := range a.open[principal] {
-		(*cancel)(errRevoked)
+	for req := range a.open[principal] {
+		req.cancel(errRevoked)
 	}
 	a.mu.Unlock()
 	a.servers.drop(principal)
@@ -96,13 +113,28 @@ func (a *API) Refresh() {
 	}
 }
 
-// Close ends all streams and sessions, for a shutdown.
+// EndStreams ends the streams that would stand for ever, and any that come, for a shutdown.
+// What has an answer coming goes on: Close ends that.
+func (a *API) EndStreams() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.leaving = true
+	for _, of := range a.open {
+		for req := range of {
+			if req.stands {
+				req.cancel(errClosing)
+			}
+		}
+	}
+}
+
+// Close ends all requests and sessions.
 func (a *API) Close() {
 	a.mu.Lock()
 	a.closed = true
 	for _, of := range a.open {
-		for cancel := range of {
-			(*cancel)(errClosing)
+		for req := range of {
+			req.cancel(errClosing)
 		}
 	}
 	a.mu.Unlock()

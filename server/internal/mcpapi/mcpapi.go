@@ -69,17 +69,17 @@ type API struct {
 
 	withSessions, withoutSessions http.Handler
 
-	mu     sync.Mutex
-	open   map[string]map[*context.CancelCauseFunc]struct{} // requests under way, by principal
-	gets   map[string]*standing                             // GET streams, by principal and session
-	closed bool
+	mu              sync.Mutex
+	open            map[string]map[*request]struct{} // requests under way, by principal
+	gets            map[string]*standing             // GET streams, by principal and session
+	leaving, closed bool
 }
 
 // New makes the endpoint.
 func New(c Config) *API {
 	a := &API{
 		dispatch: c.Dispatch, fleet: c.Fleet, version: c.Version, log: c.Log, stateless: c.Stateless, revisions: mcp.SupportedProtocolVersions(), trace: c.Trace,
-		open: map[string]map[*context.CancelCauseFunc]struct{}{}, gets: map[string]*standing{},
+		open: map[string]map[*request]struct{}{}, gets: map[string]*standing{},
 	}
 	a.tools, a.serverTools = a.forwardedTools(capability.All()), a.ownTools()
 	a.servers = newServers(a.newServer)
@@ -144,7 +144,7 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		edge.WriteError(w, fleet.Errorf(protocol.CodeUnauthenticated, "a credential is needed"))
 		return
 	}
-	ctx, end := a.track(r.Context(), who.ID)
+	ctx, req, end := a.track(r.Context(), who.ID)
 	defer end()
 	r = r.WithContext(ctx)
 	var msgs []message
@@ -160,6 +160,9 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			a.serveCall(w, r, c)
 			return
 		}
+	}
+	if r.Method == http.MethodGet || method == methodListen {
+		a.stand(req)
 	}
 	next, stateful := a.withoutSessions, a.stateful(r, method)
 	if stateful {

@@ -28,6 +28,7 @@ const maxBatch = 32
 const (
 	methodCall       = "tools/call"
 	methodInitialize = "initialize"
+	methodListen     = "subscriptions/listen" // 2026-07-28
 )
 
 // message is what the envelope of a JSON-RPC message says, read strictly.
