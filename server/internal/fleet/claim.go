@@ -6,6 +6,7 @@ type Claim struct {
 	Generation int64
 	Instance   string // of its process
 	LastEpoch  int64  // the epoch that it stored last
+	At         int64  // now, in seconds since 1970
 	// Beside: another process with the same key is connected and answers.
 	Beside bool
 }
@@ -40,8 +41,7 @@ type Standing struct {
 	Instance  string // of the latest connection
 	Kept      string // the only instance that is let in; "" for any
 	KeptEpoch int64  // until this is below acked
-	Prev      string // the instance before the latest
-	PrevEpoch int64  // what it had acknowledged
+	Earlier   string // the instances before the latest: see holders
 }
 
 // Judge decides a claim and changes the standing by it; an admitted one has a new epoch, of
@@ -50,15 +50,19 @@ type Standing struct {
 // A LastEpoch below the highest that the agent acknowledged is Forked. A process Beside
 // another one that has acknowledged no less is a Duplicate; from then on the identity is kept
 // for the other one, whether it's connected or not, until that has acknowledged a newer
-// epoch, which makes the duplicate a fork for good. A process that the present one took over
-// from, and that is still there with the state it had then, has its identity back: Reclaimed.
+// epoch, which makes the duplicate a fork for good. A process that held the identity earlier,
+// and that is still there with the state it had then, was restarted as none of those that
+// came after it, since it has its folder locked: it has its identity back, Reclaimed, and
+// they are forgotten. Of several, the earliest has it.
 func (s *Standing) Judge(c Claim, lowest int64) Verdict {
 	verdict := Admitted
+	earlier := parseHolders(s.Earlier)
+	back := earlier.find(c.Instance, c.LastEpoch)
 	switch {
-	case s.Prev != "" && c.Instance == s.Prev && c.Instance != s.Instance && c.LastEpoch >= s.PrevEpoch:
+	case back >= 0 && c.Instance != s.Instance:
 		verdict = Reclaimed
 		s.Kept, s.KeptEpoch = c.Instance, s.Epoch
-		s.Instance, s.Prev, s.PrevEpoch = c.Instance, "", 0
+		s.Instance, s.Earlier = c.Instance, earlier[:back].String()
 	case c.LastEpoch < s.Acked && c.Instance != s.Kept:
 		return Forked
 	case s.Kept != "" && c.Instance != s.Kept:
@@ -67,7 +71,10 @@ func (s *Standing) Judge(c Claim, lowest int64) Verdict {
 		s.Kept, s.KeptEpoch = s.Instance, max(s.Epoch, c.LastEpoch)
 		return Duplicate
 	case c.Instance != s.Instance:
-		s.Instance, s.Prev, s.PrevEpoch = c.Instance, s.Instance, s.Acked
+		if s.Instance != "" {
+			s.Earlier = earlier.add(s.Instance, s.Acked, c.At).String()
+		}
+		s.Instance = c.Instance
 	}
 	s.Epoch = max(s.Epoch+1, lowest, c.LastEpoch+1, s.KeptEpoch+1)
 	return verdict

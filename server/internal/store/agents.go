@@ -121,19 +121,24 @@ func (db *DB) AgentForTunnel(ctx context.Context, id fleet.AgentID, generation i
 // that isn't the present one and a removed agent are errors.
 func (db *DB) NextEpoch(ctx context.Context, c fleet.Claim) (epoch int64, verdict fleet.Verdict, err error) {
 	id := clean(string(c.Agent), maxAgent)
-	c.Instance, c.LastEpoch = clean(c.Instance, maxName), min(c.LastEpoch, maxClaimedEpoch)
+	now := time.Now()
+	c.Instance, c.LastEpoch, c.At = clean(c.Instance, maxName), min(c.LastEpoch, maxClaimedEpoch), now.Unix()
 	err = db.inTx(ctx, func(t *tx) error {
-		var gen, incarnation int64
+		var gen, incarnation, prevEpoch int64
 		var removed sql.NullInt64
 		var s fleet.Standing
+		var prev string // of a version that remembered only one
 		// The update takes the row's lock first: two replicas can't read the same number.
-		err := t.queryRow(ctx, `UPDATE agents SET epoch = epoch + 1 WHERE id = $1 RETURNING epoch - 1, acked_epoch, generation, removed_at, instance, kept_instance, kept_epoch, prev_instance, prev_epoch`, id).
-			Scan(&s.Epoch, &s.Acked, &gen, &removed, &s.Instance, &s.Kept, &s.KeptEpoch, &s.Prev, &s.PrevEpoch)
+		err := t.queryRow(ctx, `UPDATE agents SET epoch = epoch + 1 WHERE id = $1 RETURNING epoch - 1, acked_epoch, generation, removed_at, instance, kept_instance, kept_epoch, earlier, prev_instance, prev_epoch`, id).
+			Scan(&s.Epoch, &s.Acked, &gen, &removed, &s.Instance, &s.Kept, &s.KeptEpoch, &s.Earlier, &prev, &prevEpoch)
 		if err != nil || removed.Valid || gen != c.Generation {
 			return notFound(cmp.Or(err, sql.ErrNoRows), "this agent isn't registered with this key any more")
 		}
 		if err := t.queryRow(ctx, `SELECT incarnation FROM store_state WHERE id = 1`).Scan(&incarnation); err != nil {
 			return err
+		}
+		if s.Earlier == "" && prev != "" {
+			s.Earlier = fleet.HolderBefore(prev, prevEpoch, c.At)
 		}
 		before := s
 		if verdict = s.Judge(c, incarnation<<incarnationShift+1); s == before {
@@ -141,8 +146,8 @@ func (db *DB) NextEpoch(ctx context.Context, c fleet.Claim) (epoch int64, verdic
 		}
 		epoch = s.Epoch
 		// Whoever is there with its key has been seen, also when another one was turned away.
-		_, err = t.exec(ctx, `UPDATE agents SET epoch = $2, instance = $3, kept_instance = $4, kept_epoch = $5, prev_instance = $6, prev_epoch = $7, last_seen = $8 WHERE id = $1`,
-			id, s.Epoch, s.Instance, s.Kept, s.KeptEpoch, s.Prev, s.PrevEpoch, micros(time.Now()))
+		_, err = t.exec(ctx, `UPDATE agents SET epoch = $2, instance = $3, kept_instance = $4, kept_epoch = $5, earlier = $6, prev_instance = '', prev_epoch = 0, last_seen = $7 WHERE id = $1`,
+			id, s.Epoch, s.Instance, s.Kept, s.KeptEpoch, s.Earlier, micros(now))
 		return err
 	})
 	if err != nil && !errors.Is(err, errUnchanged) {

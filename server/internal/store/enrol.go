@@ -206,7 +206,7 @@ func (t *tx) register(ctx context.Context, tok *enroll.Token, e enroll.Enrolment
 }
 
 func (t *tx) replaceKey(ctx context.Context, tok *enroll.Token, generation, rev int64) error {
-	_, err := t.exec(ctx, `UPDATE agents SET generation = $2, instance = '', acked_epoch = 0, kept_instance = '', kept_epoch = 0, prev_instance = '', prev_epoch = 0, quarantine = '', quarantined_at = NULL, quarantine_until = NULL, rev = $3 WHERE id = $1`, string(tok.Agent), generation, rev)
+	_, err := t.exec(ctx, `UPDATE agents SET generation = $2, instance = '', acked_epoch = 0, kept_instance = '', kept_epoch = 0, prev_instance = '', prev_epoch = 0, earlier = '', quarantine = '', quarantined_at = NULL, quarantine_until = NULL, rev = $3 WHERE id = $1`, string(tok.Agent), generation, rev)
 	if err == nil && len(tok.Labels) > 0 {
 		_, err = t.exec(ctx, `UPDATE agents SET labels = $2 WHERE id = $1`, string(tok.Agent), labelText(tok.Labels))
 	}

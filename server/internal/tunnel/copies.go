@@ -46,7 +46,7 @@ func (s *Server) claim(ctx context.Context, h *greeting) (old presence.Entry, ep
 	case fleet.Forked:
 		s.noteCopy(h.id, "forked", now.Add(forkNote))
 		return old, 0, refuse(protocol.CodeConflict, "quarantined", retryRemoved,
-			"this is an old copy of agent %s's state: it has been connected since from another; enrol it anew: drover enroll create --replace", h.id)
+			"this state of agent %s is old: another process with the same key has been connected since, and calls may have run there; if this is the right host, enrol it anew: drover enroll create --replace", h.id)
 	case fleet.Duplicate:
 		s.noteCopy(h.id, "duplicate", now.Add(duplicateNote))
 		if c.Beside {

@@ -119,6 +119,40 @@ func TestTheFirstHasItsIdentityBack(t *testing.T) {
 	r.refused(copied.as("copy, started again"), "quarantined")
 }
 
+// However often a copy was started again in the first one's absence, and by whichever of
+// them it's asked, the first is known when it comes back, and none of the copies serves on.
+func TestTheFirstIsKnownAfterManyCopies(t *testing.T) {
+	r := newRig(t)
+	h := r.enrolled("web-01")
+	first := r.connect(h)
+	r.acked(first.epoch)
+	copied := *h
+	first.stop()
+	r.offline()
+	var last *online
+	for i := range 5 {
+		last = r.connect(copied.as(fmt.Sprint("copy, start ", i)))
+		copied.lastEpoch = last.epoch
+		r.acked(last.epoch)
+		if i < 4 {
+			last.stop()
+			r.offline()
+		}
+	}
+	first = r.connect(h)
+	<-last.done
+	if online, _, epoch := r.presence.State("web-01"); !online || epoch != first.epoch {
+		t.Errorf("online %t with epoch %d, want the first with %d", online, epoch, first.epoch)
+	}
+	if q := r.db.Snapshot().Quarantined["web-01"]; q.Reason != "replaced" {
+		t.Errorf("not shown: %+v", q)
+	}
+	r.acked(first.epoch)
+	for i := range 5 {
+		r.refused(copied.as(fmt.Sprint("copy, start ", i)), "quarantined")
+	}
+}
+
 // A call that's under way ends before the agent is asked to connect anew, unless it lasts;
 // one of version 1, which can't be asked for its calls then, isn't disturbed in one.
 func TestRenewingWaitsForCalls(t *testing.T) {

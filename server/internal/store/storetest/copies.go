@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"context"
+	"fmt"
 	"testing"
 
 	"github.com/drover-fleet/drover/server/internal/fleet"
@@ -35,6 +36,42 @@ func (c *copies) claim(instance string, last int64, beside bool, want fleet.Verd
 func (c *copies) ack(epoch int64) {
 	c.t.Helper()
 	check(c.t, c.db.AckEpoch(context.Background(), "web-01", 1, epoch))
+}
+
+// testEarlier: a process is known that held the identity before many others, the earliest
+// first; and one that was restarted often before, too.
+func testEarlier(t *testing.T, db *store.DB) {
+	addAgent(t, db, "app-01")
+	last := int64(0)
+	as := func(instance string, stored int64, want fleet.Verdict) int64 {
+		t.Helper()
+		epoch, verdict, err := db.NextEpoch(context.Background(), fleet.Claim{Agent: "app-01", Generation: 1, Instance: instance, LastEpoch: stored})
+		check(t, err)
+		if verdict != want {
+			t.Fatalf("%s with epoch %d is %s, want %s", instance, stored, verdict, want)
+		}
+		if epoch > 0 {
+			check(t, db.AckEpoch(context.Background(), "app-01", 1, epoch))
+			last = epoch
+		}
+		return epoch
+	}
+	for i := range 100 {
+		as(fmt.Sprint("long ago ", i), last, fleet.Admitted)
+	}
+	o := as("first", last, fleet.Admitted)
+	c1 := as("copy 1", o, fleet.Admitted)
+	for i := range 20 {
+		as(fmt.Sprint("copy 2, start ", i), last, fleet.Admitted)
+	}
+	young := last
+	as("first", o-1, fleet.Forked) // the clone of an older state of the process isn't it
+	as("copy 1", c1, fleet.Reclaimed)
+	as("copy 2, start 3", young, fleet.Forked)
+	o = as("first", o, fleet.Reclaimed) // was there before copy 1, too
+	as("copy 1", c1, fleet.Forked)
+	as("copy 2, start 19", young, fleet.Forked)
+	as("first, restarted", o, fleet.Admitted)
 }
 
 // testCopies: of two processes with the same state, the one that was there first has the
@@ -78,7 +115,7 @@ func testCopies(t *testing.T, cfg store.Config) {
 	c.ack(e5)
 	c.claim("thief", e4, false, fleet.Forked)
 	c.claim("thief", e4, true, fleet.Forked)
-	c.claim("first", e5, false, fleet.Admitted)
+	c.claim("first, restarted twice", e5, false, fleet.Admitted)
 
 	// Of two that can't be told apart any more none is let in.
 	e6 := c.last
@@ -86,6 +123,8 @@ func testCopies(t *testing.T, cfg store.Config) {
 	c.claim("another copy", e6, true, fleet.Duplicate)
 	c.claim("first, restarted too early", e6, false, fleet.Duplicate)
 	c.claim("another copy", e6, false, fleet.Duplicate)
+
+	testEarlier(t, c.db)
 
 	// The present process' predecessor is known by the state that it had then, not by an older.
 	addAgent(t, c.db, "db-01")
