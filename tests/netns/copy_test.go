@@ -190,7 +190,7 @@ func TestCopyAfterTheFirst(t *testing.T) {
 	if got := hostnames(f, "web-01", 5); got["error offline"] != 5 {
 		t.Errorf("with the copy alone calls were served by %v", got)
 	}
-	if v, _ := view(f, "web-01"); !strings.Contains(v.Notice, "a copy of its key was refused (forked)") {
+	if v, _ := view(f, "web-01"); !strings.Contains(v.Notice, "an older state was refused") {
 		t.Errorf("an operator sees %+v", v)
 	}
 	first = a.run(t, "")
