@@ -88,34 +88,52 @@ func (s *Server) otherAlive(ctx context.Context, h *greeting, old presence.Entry
 // renewals are the agents that were asked to connect anew, and when.
 type renewals struct {
 	mu    sync.Mutex
-	asked map[fleet.AgentID]time.Time
+	asked map[fleet.AgentID]asked
 }
 
-// due tells whether the agent may be asked, and notes that it was.
-func (r *renewals) due(id fleet.AgentID, now time.Time) bool {
+type asked struct {
+	at    time.Time
+	again int64 // the epoch that it shall leave when it may be asked again; 0 for none
+}
+
+// due tells after how long the agent may be asked to leave this epoch, and notes that it is
+// then; false when another one waits for that already.
+func (r *renewals) due(id fleet.AgentID, epoch int64, now time.Time) (time.Duration, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for other, at := range r.asked {
-		if now.Sub(at) >= renewEvery {
+	for other, a := range r.asked {
+		if now.Sub(a.at) >= renewEvery && a.again == 0 {
 			delete(r.asked, other)
 		}
 	}
-	if _, recent := r.asked[id]; recent {
-		return false
-	}
 	if r.asked == nil {
-		r.asked = map[fleet.AgentID]time.Time{}
+		r.asked = map[fleet.AgentID]asked{}
 	}
-	r.asked[id] = now
-	return true
+	a, recent := r.asked[id]
+	if !recent {
+		r.asked[id] = asked{at: now}
+		return 0, true
+	}
+	waits := a.again != 0
+	r.asked[id] = asked{at: a.at, again: max(a.again, epoch)}
+	return a.at.Add(renewEvery).Sub(now), !waits
+}
+
+// begin notes that the agent is asked now, after it waited, and tells which epoch it leaves.
+func (r *renewals) begin(id fleet.AgentID, now time.Time) int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	epoch := r.asked[id].again
+	r.asked[id] = asked{at: now}
+	return epoch
 }
 
 // recent tells whether the agent was asked not long before now.
 func (r *renewals) recent(id fleet.AgentID, now time.Time) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	at, ok := r.asked[id]
-	return ok && now.Sub(at) < renewQuiet+renewTime
+	a, ok := r.asked[id]
+	return ok && now.Sub(a.at) < renewQuiet+renewTime
 }
 
 // renew lets the agent that's connected connect anew, here or on another replica: with the
@@ -130,12 +148,22 @@ func (s *Server) renew(id fleet.AgentID, old presence.Entry, here bool) {
 }
 
 // Renew lets the agent connect anew if the connection of this epoch is here, once a minute at
-// most and in a moment without calls if there is one. If it isn't here, it's Expected to be
-// back on another replica soon. It doesn't block.
+// most (when it's asked sooner, at the end of that) and in a moment without calls if there is
+// one. If it isn't here, it's Expected to be back on another replica soon. It doesn't block.
 func (s *Server) Renew(id fleet.AgentID, epoch int64) {
-	due := s.renewals.due(id, time.Now())
+	wait, due := s.renewals.due(id, epoch, time.Now())
+	switch {
+	case !due:
+	case wait <= 0:
+		s.renewNow(id, epoch)
+	default: // one that has connected anew by itself meanwhile is told from the copy
+		time.AfterFunc(wait, func() { s.renewNow(id, s.renewals.begin(id, time.Now())) })
+	}
+}
+
+func (s *Server) renewNow(id fleet.AgentID, epoch int64) {
 	e, ok := s.cfg.Presence.Lookup(id)
-	if !due || !ok || e.Epoch != epoch || !s.enter() {
+	if !ok || e.Epoch != epoch || !s.enter() {
 		return
 	}
 	go func() {
