@@ -206,3 +206,45 @@ func TestDatabaseWithoutTheKey(t *testing.T) {
 		t.Errorf("%+v", l)
 	}
 }
+
+// Beside the files of a server whose database is elsewhere no other database is made: what a
+// command would print from it, the server would never accept.
+func TestServersFilesWithoutItsDatabase(t *testing.T) {
+	for _, file := range []string{"server.key", "server.url", "elsewhere.key"} {
+		t.Run(file, func(t *testing.T) {
+			data := t.TempDir()
+			if err := os.WriteFile(filepath.Join(data, file), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			u := run{env: map[string]string{"DROVER_DATA": data}}
+			if file == "elsewhere.key" {
+				u.env["DROVER_SERVER_KEY"] = filepath.Join(data, file)
+			}
+			for _, args := range []string{
+				"pat create --name x --agents all --tools all", "pat list", "enroll create --agent-id web-01", "agents list", "audit list",
+			} {
+				got := u.drover(t.Context(), strings.Fields(args)...)
+				if got.code != 1 || got.out != "" || !strings.Contains(got.err, "--database-url") || !strings.Contains(got.err, "DROVER_DATABASE_URL") {
+					t.Errorf("%s: %+v", args, got)
+				}
+			}
+			if left, err := os.ReadDir(data); err != nil || len(left) != 1 {
+				t.Errorf("%v, %v", left, err)
+			}
+		})
+	}
+}
+
+// A command that makes the first thing in an empty folder says that it made the data there.
+func TestNewDataIsSaid(t *testing.T) {
+	for _, args := range []string{"pat create --name x --agents all --tools all", "enroll create --agent-id web-01"} {
+		data := filepath.Join(t.TempDir(), "data")
+		u := run{env: map[string]string{"DROVER_DATA": data}}
+		if got := u.drover(t.Context(), strings.Fields(args)...); got.code != 0 || !strings.Contains(got.err, "no Drover data in "+data) {
+			t.Errorf("%s: %+v", args, got)
+		}
+		if got := u.drover(t.Context(), strings.Fields(args)...); strings.Contains(got.err, "no Drover data") {
+			t.Errorf("%s once more: %+v", args, got)
+		}
+	}
+}

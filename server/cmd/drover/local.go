@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/server"
 	"github.com/drover-fleet/drover/server/internal/authn"
 	"github.com/drover-fleet/drover/server/internal/dispatch"
 	"github.com/drover-fleet/drover/server/internal/enroll"
@@ -69,6 +70,10 @@ func localKey(w *where, create bool) (ed25519.PrivateKey, error) {
 	switch {
 	case w.databaseURL != "" && w.keyFile == "" && !exists(enroll.KeyFile):
 		return nil, nil
+	case w.databaseURL == "" && !exists("drover.db") && (present(w.serverKey(), "") || exists(server.URLFile)):
+		// A new database beside it would print credentials that its server never heard of.
+		return nil, fleet.Errorf(protocol.CodeBadArgs, "%s has a server's files but no drover.db: if that server uses PostgreSQL, give its database with --database-url or DROVER_DATABASE_URL, as the server has it; if it's new, let drover serve start there first; or use --url",
+			w.data)
 	case w.databaseURL == "" && !create && !exists("drover.db"):
 		return nil, fleet.Errorf(protocol.CodeNotFound, "there's no Drover data in %s; give --data DIR, or --url URL to ask a running server", w.data)
 	}

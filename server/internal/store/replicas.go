@@ -26,7 +26,11 @@ func (db *DB) Share(ctx context.Context) (*Ownership, error) {
 	if db.Engine() != "postgres" {
 		return nil, fleet.Errorf(protocol.CodeConflict, "several replicas need a PostgreSQL database: give --database-url beside --nats-url")
 	}
-	return db.hold(ctx, "share")
+	o, err := db.hold(ctx, "share")
+	if err == nil {
+		db.shared.Store(true)
+	}
+	return o, err
 }
 
 // Enlist tells the others that this replica lives; Beat keeps it so.

@@ -47,14 +47,17 @@ const pollInterval = 500 * time.Millisecond
 // pollTimeout bounds one look.
 const pollTimeout = 5 * time.Second
 
-// touchInterval is how often times of last use and last sight are written.
-const touchInterval = 15 * time.Second
+// touchInterval is how often times of last use and last sight are written, and those of the
+// other replicas read.
+const touchInterval = 10 * time.Second
 
 // DB is an open database. Its methods may be used by many goroutines at once.
 type DB struct {
 	dialect  dialect
 	log      *slog.Logger
 	instance string // names this open handle in the rows of the calls it started
+
+	shared atomic.Bool // other processes serve the database too
 
 	read, write *sql.DB
 
@@ -227,8 +230,9 @@ func (db *DB) pollLoop() {
 			}
 			failing = err != nil
 		case <-touch.C:
-			if err := db.flushTouches(db.stopped); err != nil && db.stopped.Err() == nil {
-				db.log.Warn("times of last use were not written; tried again soon", "error", err)
+			err := errors.Join(db.flushTouches(db.stopped), db.readSights(db.stopped))
+			if err != nil && db.stopped.Err() == nil {
+				db.log.Warn("times of last use were not written, or not read; tried again soon", "error", err)
 			}
 		}
 	}
