@@ -135,7 +135,7 @@ func (s *Server) wire() error {
 		Dispatch: s.dispatch, Fleet: s.dispatch, Trace: s.trace, Log: s.log, Version: s.cfg.Version, Stateless: s.cfg.NatsURL != "",
 	})
 	s.rest, err = restapi.New(restapi.Config{
-		Dispatch: s.dispatch, PATs: s.authn, Enrolment: s.enroll, Store: s.db, Metrics: s.metrics.Handler(),
+		Dispatch: s.dispatch, PATs: s.authn, Enrolment: s.enroll, Store: s.db, Fenced: s.fenced, Metrics: s.metrics.Handler(),
 		Secure: strings.HasPrefix(s.cfg.PublicURL, "https:"), Log: s.log, Version: s.cfg.Version,
 	})
 	if err != nil {

@@ -44,13 +44,3 @@ func TestDiagSystemDescribesThisHost(t *testing.T) {
 	}
 	t.Logf("%s", resp.Result)
 }
-
-// Every built-in has a function on some system; this one lacks nothing but PowerShell.
-func TestEveryDefinitionIsBound(t *testing.T) {
-	bound := newJobRig(t).reg.Capabilities()
-	for _, d := range spec.All() {
-		if !slices.Contains(bound, protocol.Capability{Name: d.Name, Version: d.Version}) && d.Name != "powershell_exec" {
-			t.Errorf("%s isn't bound", d.Name)
-		}
-	}
-}

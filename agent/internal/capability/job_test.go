@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -305,5 +306,15 @@ func TestAJobListIsShort(t *testing.T) {
 	list, _ = call[spec.JobListOut](t.Context(), t, r, "job_list", args{"state": "running"})
 	if list.Total != 1 || list.Jobs[0].Command != "sleep 600" || strings.Contains(list.Jobs[0].Name, "\n") || list.Jobs[0].EndedAt != "" {
 		t.Errorf("%+v", list)
+	}
+}
+
+// Every built-in has a function on some system; this one lacks nothing but PowerShell.
+func TestEveryDefinitionIsBound(t *testing.T) {
+	bound := newJobRig(t).reg.Capabilities()
+	for _, d := range spec.All() {
+		if !slices.Contains(bound, protocol.Capability{Name: d.Name, Version: d.Version}) && d.Name != "powershell_exec" {
+			t.Errorf("%s isn't bound", d.Name)
+		}
 	}
 }

@@ -25,6 +25,7 @@ type callFlags struct {
 	where           where
 	agent, argsFrom string
 	key, queueFor   string
+	keyGiven        bool
 	json, raw       bool
 }
 
@@ -74,6 +75,7 @@ cancels the call on the host and says how it ended.`,
 	f.BoolVar(&o.json, "json", false, "print the whole call as JSON")
 	f.BoolVar(&o.raw, "raw", false, "leave control characters as they are, on a terminal too")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		o.keyGiven = cmd.Flags().Changed("idempotency-key")
 		code, err := a.call(cmd.Context(), o, args[0], args[1:])
 		if err != nil {
 			return &exit{code: exitCall, cause: err}
@@ -118,10 +120,13 @@ func (a *app) call(ctx context.Context, o *callFlags, tool string, words []strin
 	if err != nil {
 		return 0, fleet.Errorf(protocol.CodeUnknownAgent, "--agent is not valid UTF-8")
 	}
+	if o.keyGiven && o.key == "" {
+		return 0, fleet.Errorf(protocol.CodeBadArgs, "--idempotency-key is empty: give a key of your own, or leave the flag out")
+	}
 	if o.key == "" {
 		o.key = "cli-" + rand.Text()
 	}
-	c, err := a.follow(ctx, api, restapi.CallRequest{AgentID: agent, Tool: tool, Args: args, IdempotencyKey: o.key, QueueFor: queue})
+	c, err := a.follow(ctx, api, restapi.CallRequest{AgentID: agent, Tool: tool, Args: args, IdempotencyKey: &o.key, QueueFor: queue})
 	if err != nil {
 		return 0, err
 	}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/go-json-experiment/json"
@@ -64,6 +65,10 @@ func (d *Dispatcher) admit(snap *store.Snapshot, who fleet.Principal, req Reques
 	}
 	if len(req.Key) > 128 || len(req.ToolUseID) > 256 {
 		return nil, fleet.Errorf(protocol.CodeBadArgs, "an idempotency key has at most 128 bytes")
+	}
+	// What the store would write in another form could fall together with another key.
+	if !utf8.ValidString(req.Key) || strings.ContainsFunc(req.Key, unicode.IsControl) {
+		return nil, fleet.Errorf(protocol.CodeBadArgs, "an idempotency key is text without control characters")
 	}
 	t := &target{agent: agent, def: def, args: args}
 	t.timeout, t.limit = timeouts(def, args)

@@ -150,7 +150,7 @@ func (d *Dispatcher) awaitAgent(f *flight) error {
 }
 
 func (f *flight) expired() error {
-	return fleet.Errorf(protocol.CodeExpired, "agent %s was not online in time: the call was queued until %s and was not sent; nothing ran", f.target.agent.ID, f.until.UTC().Format(time.RFC3339))
+	return fleet.Errorf(protocol.CodeExpired, "agent %s was not online in time: the call could wait until %s and was not sent; nothing ran", f.target.agent.ID, f.latest.UTC().Format(time.RFC3339))
 }
 
 // attempt routes the call and makes it. Its error, where there's no response, is a
@@ -184,6 +184,10 @@ func (d *Dispatcher) attempt(f *flight) (*protocol.Response, error) {
 			return nil, err
 		}
 		if frame.NotAfterMS = time.Until(f.until).Milliseconds(); frame.NotAfterMS <= 0 {
+			return nil, f.expired()
+		}
+	} else if !f.latest.IsZero() { // the agent may be frozen, and look as if it were there
+		if frame.NotAfterMS = time.Until(f.latest).Milliseconds(); frame.NotAfterMS <= 0 {
 			return nil, f.expired()
 		}
 	}

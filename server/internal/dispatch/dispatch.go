@@ -87,6 +87,7 @@ type Dispatcher struct {
 	queued   map[fleet.AgentID]int           // queued calls by agent
 	owners   map[queueOwner]int              // and by principal
 	waiting  int64                           // bytes of all queued calls' arguments
+	ownBytes map[string]int64                // and by principal
 	arrivals map[fleet.AgentID]chan struct{} // closed at the agent's next connection
 	settling map[fleet.CallID]bool           // whose evidence is being asked for
 	draining bool
@@ -99,7 +100,7 @@ func New(c Config) *Dispatcher {
 		db: c.Store, router: c.Router, online: c.Online, alive: c.Alive, principal: c.Principal,
 		others: c.CancelElsewhere, fenced: c.Fenced, offlineWhy: c.OfflineWhy, resumeWait: c.ResumeWait, expected: c.Expected,
 		obs: c.Metrics, trace: c.Trace, log: c.Log, defs: map[string]*capability.Definition{}, open: map[fleet.CallID]*flight{},
-		own: map[string]int{}, queued: map[fleet.AgentID]int{}, owners: map[queueOwner]int{}, arrivals: map[fleet.AgentID]chan struct{}{},
+		own: map[string]int{}, queued: map[fleet.AgentID]int{}, owners: map[queueOwner]int{}, ownBytes: map[string]int64{}, arrivals: map[fleet.AgentID]chan struct{}{},
 		settling: map[fleet.CallID]bool{}, closing: make(chan struct{}), gone: make(chan struct{}),
 	}
 	for _, def := range capability.All() {
@@ -184,7 +185,9 @@ func (d *Dispatcher) begin(ctx context.Context, who fleet.Principal, req Request
 	}
 	f := newFlight(t, intent)
 	f.term = term
-	f.traced(ctx)
+	if f.traced(ctx); req.QueueFor > 0 {
+		f.latest = intent.At.Add(req.QueueFor)
+	}
 	f.moved = got.PolicyVersion != snap.Version
 	f.exchange = mux.Exchange{Progress: f.news, Body: req.Body, Size: req.BodySize, Sink: req.Sink}
 	d.mu.Lock()
@@ -210,6 +213,8 @@ func (d *Dispatcher) enter(in *fleet.Intent) error {
 		return limited("agent_queue", "%d calls are queued for agent %s, the most that may be; nothing was queued", maxQueued, in.Agent)
 	case queued && d.owners[ownerOf(in)] >= ownQueued:
 		return limited("principal_queue", "this credential has %d calls queued for agent %s, the most that may be; nothing was queued", ownQueued, in.Agent)
+	case queued && d.ownBytes[in.Principal.ID]+int64(len(in.Frozen)) > ownQueuedBytes:
+		return limited("principal_queue_bytes", "the arguments of this credential's queued calls together are as large as may be (%d MiB); nothing was queued; send large content when the agent is online", ownQueuedBytes>>20)
 	case queued && d.waiting+int64(len(in.Frozen)) > maxQueuedBytes:
 		return limited("queue_bytes", "the arguments of all queued calls together are as large as may be (%d MiB); nothing was queued; send large content when the agent is online", maxQueuedBytes>>20)
 	}
@@ -217,7 +222,7 @@ func (d *Dispatcher) enter(in *fleet.Intent) error {
 	if queued {
 		d.queued[in.Agent]++
 		d.owners[ownerOf(in)]++
-		d.waiting += int64(len(in.Frozen))
+		d.keep(in.Principal.ID, int64(len(in.Frozen)))
 	}
 	d.wg.Add(1)
 	return nil
@@ -239,7 +244,7 @@ func (d *Dispatcher) exit(in *fleet.Intent) {
 		if d.owners[ownerOf(in)]--; d.owners[ownerOf(in)] <= 0 {
 			delete(d.owners, ownerOf(in))
 		}
-		d.waiting -= int64(len(in.Frozen))
+		d.keep(in.Principal.ID, -int64(len(in.Frozen)))
 	}
 	delete(d.open, in.CallID)
 	d.mu.Unlock()

@@ -21,6 +21,7 @@ type flight struct {
 	client  string
 	edge    string
 	until   time.Time // it was queued and expires then; zero if it wasn't
+	latest  time.Time // the host must not start it later; zero if it may
 
 	ctx    context.Context
 	cancel context.CancelCauseFunc
@@ -56,7 +57,7 @@ type flight struct {
 
 func newFlight(t *target, in fleet.Intent) *flight {
 	f := &flight{
-		id: in.CallID, target: t, who: in.Principal, created: in.At, client: in.Client, edge: in.Edge, until: in.QueueUntil,
+		id: in.CallID, target: t, who: in.Principal, created: in.At, client: in.Client, edge: in.Edge, until: in.QueueUntil, latest: in.QueueUntil,
 		boot: in.Boot, state: fleet.Queued, exchanged: make(chan struct{}), done: make(chan struct{}),
 	}
 	f.ctx, f.cancel = context.WithCancelCause(context.Background())

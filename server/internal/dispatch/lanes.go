@@ -28,7 +28,17 @@ const (
 	// maxQueuedBytes bounds the arguments of all queued calls: they're kept in memory, and
 	// read whole at the start.
 	maxQueuedBytes = 256 << 20
+	// ownQueuedBytes bounds those of one principal.
+	ownQueuedBytes = maxQueuedBytes / 4
 )
+
+// keep counts the bytes of a queued call's arguments in, or out. d.mu is held.
+func (d *Dispatcher) keep(principal string, n int64) {
+	d.waiting += n
+	if d.ownBytes[principal] += n; d.ownBytes[principal] <= 0 {
+		delete(d.ownBytes, principal)
+	}
+}
 
 // lanes give the calls of each agent their places. Who waits is served fairly: of the
 // principals that may have another place, the one that holds the fewest comes first.

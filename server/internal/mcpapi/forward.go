@@ -36,6 +36,9 @@ const (
 func (a *API) forward(def *capability.Definition) func(context.Context, use) (*mcp.CallToolResult, error) {
 	return func(ctx context.Context, u use) (*mcp.CallToolResult, error) {
 		args, err := splice(u.args)
+		if err == nil && u.badKey {
+			err = fleet.Errorf(protocol.CodeBadArgs, "_meta[%q] must be a string of 1 to 128 bytes: a call with a key runs once however often it's sent", metaKey)
+		}
 		var queue time.Duration
 		if err == nil {
 			queue, err = args.queueFor()
@@ -115,6 +118,10 @@ func textLimit(def *capability.Definition, args []byte) int {
 	}
 	return min(in.Max, capability.MaxOutput)
 }
+
+// setKey takes an idempotency key that was given. One that is no string, or empty, is refused
+// when the call is made: dropped in silence, it would let a call run twice.
+func (u *use) setKey(given bool, key string) { u.key, u.badKey = key, given && key == "" }
 
 func metaString(m mcp.Meta, name string) string {
 	s, _ := m[name].(string)

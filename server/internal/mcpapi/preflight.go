@@ -39,7 +39,7 @@ type message struct {
 
 	// What the way of our own for tools/call reads, raw; nil where there's none.
 	tag, args, meta jsontext.Value
-	// more tells of members that this way doesn't know.
+	// more tells of members that this way doesn't know, or of a batch.
 	more bool
 }
 
@@ -96,6 +96,7 @@ func preflight(body []byte) ([]message, *refusal) {
 			r.guess(one)
 			return nil, r
 		}
+		m.more = true // a batch of one is a batch
 		ms[i] = m
 	}
 	return ms, nil

@@ -90,7 +90,7 @@ func (c *plainCall) readMeta(meta jsontext.Value, h http.Header) bool {
 			c.token = v
 			fine = fine && (v.Kind() == '"' || v.Kind() == '0')
 		case metaKey:
-			c.key = stringOf(v)
+			c.setKey(true, stringOf(v))
 		case metaTrace:
 			c.traceparent = stringOf(v)
 		case metaToolUse:

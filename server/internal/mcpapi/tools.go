@@ -42,6 +42,7 @@ type use struct {
 	modern         bool           // what ends the request cancels the call
 	key, toolUseID string
 	traceparent    string // the message's; it may be anything
+	badKey         bool   // a key was given that is none
 	notify         notify // nil where the client asked for no progress
 }
 
@@ -54,10 +55,11 @@ func (o offer) handler(ctx context.Context, req *mcp.CallToolRequest) (*mcp.Call
 	client := clientInfo(req)
 	u := use{
 		who: who, args: jsontext.Value(req.Params.Arguments), client: clientName(client, req.Extra.Header), patient: patient(client),
-		modern: req.ProtocolVersion() >= modernVersion,
-		key:    metaString(req.Params.Meta, metaKey), toolUseID: metaString(req.Params.Meta, metaToolUse),
-		traceparent: metaString(req.Params.Meta, metaTrace),
+		modern:    req.ProtocolVersion() >= modernVersion,
+		toolUseID: metaString(req.Params.Meta, metaToolUse), traceparent: metaString(req.Params.Meta, metaTrace),
 	}
+	_, given := req.Params.Meta[metaKey]
+	u.setKey(given, metaString(req.Params.Meta, metaKey))
 	if token := req.Params.GetProgressToken(); token != nil {
 		u.notify = func(value float64, msg string) {
 			_ = req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: token, Progress: value, Message: msg})

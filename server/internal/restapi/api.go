@@ -65,6 +65,8 @@ type Config struct {
 	}
 	Enrolment Enrolment
 	Store     Store
+	// Fenced tells that nothing may start here for now; nil: that's never so.
+	Fenced func() bool
 	// Metrics serves /metrics once access is decided; nil: there's no such page.
 	Metrics http.Handler
 	// Secure marks the session's cookie for https alone: the public URL is https.

@@ -25,7 +25,7 @@ type CallRequest struct {
 	Tool           string         `json:"tool" maxLength:"40" doc:"The tool's name, such as shell_exec."`
 	Args           jsontext.Value `json:"args,omitzero" doc:"The tool's arguments, without agent_id; see list-tools."`
 	WaitSeconds    int            `json:"wait_seconds,omitzero" minimum:"1" maximum:"300" doc:"How long to wait for the end; 50 when absent. The call goes on after it."`
-	IdempotencyKey string         `json:"idempotency_key,omitzero" maxLength:"128" doc:"A call with the same key is the same call: it runs once. With other arguments it's a conflict. One that ended as not_started is tried again."`
+	IdempotencyKey *string        `json:"idempotency_key,omitzero" minLength:"1" maxLength:"128" doc:"A call with the same key is the same call: it runs once. With other arguments it's a conflict. One that ended as not_started is tried again."`
 	QueueFor       int            `json:"queue_for_seconds,omitzero" minimum:"1" maximum:"604800" doc:"Lets a call to an agent that is offline wait for it, durably, at most this long; it never runs after that. Absent: such a call fails at once."`
 }
 
@@ -67,7 +67,7 @@ func (a *API) createCall(ctx context.Context, who fleet.Principal, in *createCal
 	}
 	res, err := a.Dispatch.Call(ctx, who, dispatch.Request{
 		Tool: b.Tool, Agent: b.AgentID, Args: b.Args, Wait: time.Duration(b.WaitSeconds) * time.Second,
-		Key: b.IdempotencyKey, Client: client, Edge: edgeName, QueueFor: time.Duration(b.QueueFor) * time.Second,
+		Key: b.key(), Client: client, Edge: edgeName, QueueFor: time.Duration(b.QueueFor) * time.Second,
 	})
 	if err != nil {
 		return nil, err
@@ -75,7 +75,7 @@ func (a *API) createCall(ctx context.Context, who fleet.Principal, in *createCal
 	return callAnswer(res), nil
 }
 
-// bounds checks the times of a request.
+// bounds checks the times and the key of a request.
 func (b *CallRequest) bounds() *fleet.Error {
 	const most = int(dispatch.MaxQueue / time.Second)
 	switch {
@@ -83,9 +83,19 @@ func (b *CallRequest) bounds() *fleet.Error {
 		return fleet.Errorf(protocol.CodeBadArgs, "wait_seconds must be 1 to %d", MaxWait)
 	case b.QueueFor < 0 || b.QueueFor > most:
 		return fleet.Errorf(protocol.CodeBadArgs, "queue_for_seconds must be 1 to %d", most)
+	case b.IdempotencyKey != nil && *b.IdempotencyKey == "":
+		return fleet.Errorf(protocol.CodeBadArgs, "idempotency_key is empty: give a key of your own, or leave the member out")
 	default:
 		return nil
 	}
+}
+
+// key is the idempotency key, "" for none.
+func (b *CallRequest) key() string {
+	if b.IdempotencyKey == nil {
+		return ""
+	}
+	return *b.IdempotencyKey
 }
 
 // edgeName is this interface's name in the record.

@@ -108,6 +108,11 @@ func (f *fileRequest) check(known []string) error {
 			return fleet.Errorf(protocol.CodeBadArgs, "the condition %s isn't kept here: use If-Range to get a part, and if_sha256 to replace a file", name)
 		}
 	}
+	for _, name := range []string{"Digest", "Content-MD5"} {
+		if len(f.r.Header.Values(name)) > 0 {
+			return fleet.Errorf(protocol.CodeBadArgs, "the header %s isn't checked here: give the SHA-256 as Repr-Digest, or as sha256", name)
+		}
+	}
 	for _, name := range []string{"Content-Range", "If-None-Match", "If-Range", "Range", "Content-Digest", "Repr-Digest"} {
 		if len(f.r.Header.Values(name)) > 1 {
 			return fleet.Errorf(protocol.CodeBadArgs, "the header %s is given twice", name)
@@ -124,8 +129,10 @@ func (f *fileRequest) call(tool string, args any, req dispatch.Request) (dispatc
 		return dispatch.Result{}, fleet.Errorf(protocol.CodeBadArgs, "the query isn't valid UTF-8")
 	}
 	id := chi.URLParam(f.r, "agent_id")
-	if plain, err := url.PathUnescape(id); err == nil {
-		id = plain
+	if f.r.URL.RawPath != "" { // chi has taken it from there; else it's decoded already
+		if plain, err := url.PathUnescape(id); err == nil {
+			id = plain
+		}
 	}
 	// What isn't text names no agent: dispatch says so as of any other.
 	req.Agent, err = jsontext.AppendQuote(nil, id)
@@ -277,8 +284,8 @@ func (f *fileRequest) digests(args *capability.FSUploadIn, part bool) error {
 			return fleet.Errorf(protocol.CodeBadArgs, "Content-Digest isn't checked for a part of a file: give the whole file's SHA-256 as Repr-Digest or sha256")
 		}
 		m := regexp.MustCompile(`(?:^|,)[ \t]*sha-256=:([A-Za-z0-9+/]{43}=):[ \t]*(?:$|,)`).FindStringSubmatch(v[0])
-		if m == nil {
-			return fleet.Errorf(protocol.CodeBadArgs, "%s must hold a SHA-256, as sha-256=:BASE64:", name)
+		if m == nil || strings.Count(v[0], "sha-256=") > 1 {
+			return fleet.Errorf(protocol.CodeBadArgs, "%s must hold one SHA-256, as sha-256=:BASE64:", name)
 		}
 		b, err := base64.StdEncoding.Strict().DecodeString(m[1])
 		if err != nil {

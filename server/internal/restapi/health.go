@@ -17,7 +17,8 @@ func (a *API) healthz(w http.ResponseWriter, _ *http.Request) {
 	plain(w, http.StatusOK, "ok\n")
 }
 
-// readyz tells whether calls could be recorded: a balancer takes the replica out if not.
+// readyz tells whether calls could be started and recorded: a balancer takes the replica out
+// if not.
 func (a *API) readyz(w http.ResponseWriter, r *http.Request) {
 	if a.draining.Load() {
 		plain(w, http.StatusServiceUnavailable, "draining\n")
@@ -28,6 +29,10 @@ func (a *API) readyz(w http.ResponseWriter, r *http.Request) {
 	if err := a.Store.Ping(ctx); err != nil {
 		a.Log.Warn("not ready: the store doesn't answer", "err", err)
 		plain(w, http.StatusServiceUnavailable, "the store doesn't answer\n")
+		return
+	}
+	if a.Fenced != nil && a.Fenced() {
+		plain(w, http.StatusServiceUnavailable, "this server's hold on its database was lost; nothing starts until it's back\n")
 		return
 	}
 	plain(w, http.StatusOK, "ready\n")

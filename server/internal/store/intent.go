@@ -116,13 +116,13 @@ func (db *DB) join(ctx context.Context, g groupTx, list []*op) error {
 			continue
 		}
 		// Each attempt looks anew: what an intent joined in a failed one may be gone with it.
-		o.settled, o.err, o.result.Joined, o.frees = false, nil, nil, ""
+		o.settled, o.err, o.result.Joined, o.frees, o.used = false, nil, nil, "", nil
 		if in.Key != "" {
 			look = append(look, statement{owner: o, query: findKey, args: []any{in.Principal.ID, in.Key}, scan: o.scanJoined})
 		}
 		if in.JoinKey != "" {
 			since := micros(in.At.Add(-JoinWindow))
-			look = append(look, statement{owner: o, query: findJoin, args: []any{in.Principal.ID, in.JoinKey, in.Match, since}, scan: o.scanJoined})
+			look = append(look, statement{owner: o, query: findJoin, args: []any{in.Principal.ID, in.JoinKey, in.Match, since}, scan: o.scanUsed})
 		}
 	}
 	if len(look) == 0 {
@@ -141,7 +141,7 @@ func (db *DB) join(ctx context.Context, g groupTx, list []*op) error {
 			continue
 		}
 		if j := o.result.Joined; j != nil && neverRan(j) && j.Match == o.intent.Match {
-			o.result.Joined, o.frees = nil, j.ID
+			o.result.Joined, o.frees = o.used, j.ID // and the same tool use may have run without the key
 		}
 		if o.result.Joined == nil {
 			o.result.Joined = joinWithin(list[:i], o.intent)
@@ -169,6 +169,20 @@ func (o *op) scanJoined(row scanner) error {
 		o.result.Joined = c
 	}
 	return err
+}
+
+// scanUsed takes the call that the same use of the tool has made already.
+func (o *op) scanUsed(row scanner) error {
+	var result []byte
+	c, err := scanCall(row, &result)
+	if err != nil {
+		return err
+	}
+	c.Result, o.used = result, c
+	if o.result.Joined == nil { // the explicit key goes first
+		o.result.Joined = c
+	}
+	return nil
 }
 
 // policyOf reads the policy version for all intents of a group.

@@ -40,15 +40,24 @@ func adminOf(t *testing.T) *sql.DB {
 	return db
 }
 
-// lockOf is the session of that name which has, or waits for, an advisory lock; 0 if none.
-func lockOf(t *testing.T, admin *sql.DB, name string, granted bool) (pid int64) {
+// lockOf is the session of that name which has an advisory lock; 0 if none.
+func lockOf(t *testing.T, admin *sql.DB, name string) (pid int64) {
 	t.Helper()
 	err := admin.QueryRow(`SELECT COALESCE(MAX(l.pid), 0) FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
-WHERE l.locktype = 'advisory' AND l.granted = $1 AND a.application_name = $2`, granted, name).Scan(&pid)
+WHERE l.locktype = 'advisory' AND l.granted AND a.application_name = $1`, name).Scan(&pid)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return pid
+}
+
+// tries tells that a session of that name has asked for the lock.
+func tries(t *testing.T, admin *sql.DB, name string) (is bool) {
+	t.Helper()
+	if err := admin.QueryRow(`SELECT EXISTS (SELECT 1 FROM pg_stat_activity WHERE application_name = $1 AND query LIKE '%advisory_lock%')`, name).Scan(&is); err != nil {
+		t.Fatal(err)
+	}
+	return is
 }
 
 func cut(t *testing.T, admin *sql.DB, pid int64) {
@@ -98,10 +107,10 @@ func TestALostLockIsTakenAgain(t *testing.T) {
 				t.Fatal(err)
 			}
 			for range 2 {
-				before := lockOf(t, admin, name, true)
+				before := lockOf(t, admin, name)
 				cut(t, admin, before)
 				until(t, "the lock is held by another session", func() bool {
-					now := lockOf(t, admin, name, true)
+					now := lockOf(t, admin, name)
 					return now != 0 && now != before
 				})
 				until(t, "it's known to be held", o.Held)
@@ -141,32 +150,71 @@ func TestAnotherTookTheDatabase(t *testing.T) {
 				t.Fatal(err)
 			}
 			other := openConfig(t, secondCfg)
-			type taken struct {
-				o   *store.Ownership
-				err error
-			}
-			second := make(chan taken, 1)
-			go func() {
-				o, err := other.Own(ctx)
-				second <- taken{o, err}
-			}()
-			until(t, "the second one waits", func() bool { return lockOf(t, admin, secondName, false) != 0 })
-			cut(t, admin, lockOf(t, admin, firstName, true))
-			got := <-second
-			if got.err != nil {
-				t.Fatal(got.err)
+			var got *store.Ownership
+			for got == nil { // where the first was quicker, once more
+				second := make(chan error, 1)
+				go func() {
+					o, err := other.Own(ctx)
+					got = o
+					second <- err
+				}()
+				until(t, "the second one tries", func() bool { return tries(t, admin, secondName) || len(second) > 0 })
+				if pid := lockOf(t, admin, firstName); pid != 0 {
+					cut(t, admin, pid)
+				}
+				if err := <-second; err != nil && fleet.AsError(err).Code != protocol.CodeConflict {
+					t.Fatal(err)
+				}
 			}
 			until(t, "the first one knows", func() bool { return isLost(o) })
-			if o.Held() || !got.o.Held() || isLost(got.o) {
-				t.Errorf("the first holds it: %t; the second: %t, lost %t", o.Held(), got.o.Held(), isLost(got.o))
+			if o.Held() || !got.Held() || isLost(got) {
+				t.Errorf("the first holds it: %t; the second: %t, lost %t", o.Held(), got.Held(), isLost(got))
 			}
 			if err := o.Release(); err != nil {
 				t.Error(err)
 			}
-			if err := got.o.Release(); err != nil {
+			if err := got.Release(); err != nil {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// TestWhoWaitsForTheLockHoldsNobodyUp: a server that waits for the database to be its own keeps
+// none of those that share it from starting.
+func TestWhoWaitsForTheLockHoldsNobodyUp(t *testing.T) {
+	requirePostgres(t)
+	base := postgresConfig(t)
+	cfg, name := named(t, base)
+	ctx, admin := context.Background(), adminOf(t)
+	o, err := openConfig(t, base).Share(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lone, next := openConfig(t, cfg), openConfig(t, base)
+	refused := make(chan error, 1)
+	go func() {
+		_, err := lone.Own(ctx)
+		refused <- err
+	}()
+	until(t, "it waits", func() bool { return tries(t, admin, name) })
+	for range 3 {
+		more, err := next.Share(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := more.Release(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(refused) > 0 {
+		t.Error("it didn't wait any more when the others had started")
+	}
+	if err := <-refused; fleet.AsError(err).Code != protocol.CodeConflict {
+		t.Errorf("the lone one: %v", err)
+	}
+	if err := o.Release(); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -180,10 +228,10 @@ func TestASilentSessionIsEnded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	before := lockOf(t, admin, name, true)
+	before := lockOf(t, admin, name)
 	way.silence()
 	until(t, "the loss is known", func() bool { return !o.Held() })
-	if lockOf(t, admin, name, true) != before {
+	if lockOf(t, admin, name) != before {
 		t.Fatal("Postgres noticed: the case isn't tested")
 	}
 	_, err = db.RecordIntent(ctx, newIntent())
@@ -192,7 +240,7 @@ func TestASilentSessionIsEnded(t *testing.T) {
 	}
 	way.down.Store(false)
 	until(t, "it's held again", o.Held)
-	if now := lockOf(t, admin, name, true); now == before || isLost(o) {
+	if now := lockOf(t, admin, name); now == before || isLost(o) {
 		t.Errorf("held by session %d, it was %d; lost %t", now, before, isLost(o))
 	}
 	if err := o.Release(); err != nil {

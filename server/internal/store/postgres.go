@@ -66,7 +66,12 @@ func (*pgDialect) check(ctx context.Context, write *sql.DB, log *slog.Logger) er
 	return err
 }
 
-// lock is an advisory lock of this database and schema, held by a connection of its own.
+// lockRetry is how often a lock that another session holds is tried.
+const lockRetry = 100 * time.Millisecond
+
+// lock is an advisory lock of this database and schema, held by a connection of its own. It's
+// tried again and again, never queued for: a session that waits in Postgres outlives a client
+// that is gone, and those who come after it, sharing the lock, would wait behind it.
 func (*pgDialect) lock(ctx context.Context, db *sql.DB, what string) (lock heldLock, err error) {
 	conn, err := db.Conn(ctx)
 	if err != nil {
@@ -85,13 +90,13 @@ func (*pgDialect) lock(ctx context.Context, db *sql.DB, what string) (lock heldL
 	if err != nil {
 		return lock, err
 	}
-	take, give := `SELECT pg_advisory_lock($1)`, `SELECT pg_advisory_unlock($1)`
+	take, give := `SELECT pg_try_advisory_lock($1)`, `SELECT pg_advisory_unlock($1)`
 	if what == "share" { // the same lock, shared
-		what, take, give = "serve", `SELECT pg_advisory_lock_shared($1)`, `SELECT pg_advisory_unlock_shared($1)`
+		what, take, give = "serve", `SELECT pg_try_advisory_lock_shared($1)`, `SELECT pg_advisory_unlock_shared($1)`
 	}
 	_, _ = io.WriteString(h, "drover/"+what+"/"+schema.String)
 	key := int64(h.Sum64())
-	if _, err := conn.ExecContext(ctx, take, key); err != nil {
+	if err := tryUntil(ctx, conn, take, key); err != nil {
 		return lock, err
 	}
 	lock.release = func() error {
@@ -106,6 +111,23 @@ func (*pgDialect) lock(ctx context.Context, db *sql.DB, what string) (lock heldL
 		return err
 	}
 	return lock, nil
+}
+
+// tryUntil asks for the lock until it's there or ctx ends.
+func tryUntil(ctx context.Context, conn *sql.Conn, take string, key int64) error {
+	again := time.NewTicker(lockRetry)
+	defer again.Stop()
+	for {
+		var got bool
+		if err := conn.QueryRowContext(ctx, take, key).Scan(&got); err != nil || got {
+			return err
+		}
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 }
 
 func (*pgDialect) rebind(query string) string { return query }

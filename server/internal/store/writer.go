@@ -61,6 +61,7 @@ type op struct {
 	rowID   string // the record row's id, made once: a second attempt can look for it
 	result  IntentResult
 	frees   fleet.CallID // has the intent's key, and never ran
+	used    *fleet.Call  // of the same tool use
 	settled bool         // answered without rows of its own: joined, or lost
 	err     error
 	state   atomic.Int32
