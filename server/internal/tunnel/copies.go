@@ -16,6 +16,10 @@ const (
 	// old copy was, and that a copy has served.
 	duplicateNote = 15 * time.Minute
 	forkNote      = 7 * 24 * time.Hour
+	// noteEvery spaces the rows of the record about one agent's copies and one reason, noteMoves
+	// the changes of a note's time.
+	noteEvery = 10 * time.Minute
+	noteMoves = time.Minute
 	// renewQuiet is how long an agent that shall connect anew may go on without a moment in
 	// which it has no calls; one of version 1, whose calls don't survive it, renewPatience.
 	renewQuiet    = 3 * time.Second
@@ -57,21 +61,60 @@ func (s *Server) claim(ctx context.Context, h *greeting) (old presence.Entry, ep
 		return old, 0, refuse(protocol.CodeConflict, "duplicate", retryLater,
 			"agent %s was connected from another process with the same state, and is kept for that one; if that one is gone, enrol this anew: drover enroll create --replace", h.id)
 	case fleet.Reclaimed:
-		s.cfg.Log.Error("a copy of an agent's state was connected in its place; the first one is back, and the copy is shut out: calls since may have run on the copy's host",
-			"agent", string(h.id), "epoch", epoch)
+		if s.quiet.allow("a copy was in its place", string(h.id), now) {
+			s.cfg.Log.Error("a copy of an agent's state was connected in its place; the first one is back, and the copy is shut out: calls since may have run on the copy's host",
+				"agent", string(h.id), "epoch", epoch)
+		}
 		s.quarantine(h.id, "replaced", now.Add(forkNote))
 	case fleet.Admitted:
 	}
 	return old, epoch, nil
 }
 
-// noteCopy shows operators that a copy was refused, unless they are shown something graver.
+// noteCopy shows operators that a copy was refused, unless they are shown something graver
+// or were shown the same lately: who connects again and again makes few rows of it.
 func (s *Server) noteCopy(id fleet.AgentID, reason string, until time.Time) {
+	now := time.Now()
 	q, noted := s.cfg.Store.Quarantined(id)
-	if noted && (q.Reason == "violations" || q.Reason == "replaced") && time.Now().Before(q.Until) {
+	if noted && (q.Reason == "violations" || q.Reason == "replaced") && now.Before(q.Until) {
+		return
+	}
+	if noted && q.Reason == reason && now.Before(q.At.Add(noteMoves)) || !s.notes.due(id, reason, noted && q.Reason != reason, now) {
 		return
 	}
 	s.quarantine(id, reason, until)
+}
+
+// notes are the reasons for which copies of agents were refused, and when they were noted.
+type notes struct {
+	mu sync.Mutex
+	at map[note]time.Time
+}
+
+type note struct {
+	agent  fleet.AgentID
+	reason string
+}
+
+// due tells whether a note shall be written, and counts it. One that takes another's place,
+// which is a row of the record, is once in noteEvery.
+func (n *notes) due(id fleet.AgentID, reason string, instead bool, now time.Time) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for k, at := range n.at {
+		if now.Sub(at) >= noteEvery {
+			delete(n.at, k)
+		}
+	}
+	if n.at == nil {
+		n.at = map[note]time.Time{}
+	}
+	k := note{id, reason}
+	if _, lately := n.at[k]; lately && instead {
+		return false
+	}
+	n.at[k] = now
+	return true
 }
 
 // otherAlive tells whether another process with the agent's key answers, here or on another

@@ -202,3 +202,44 @@ func TestRenewingWaitsForCalls(t *testing.T) {
 		})
 	}
 }
+
+// Who has one key, and connects again and again, fills neither the log nor the record,
+// whatever each connection says and for whichever reason it's refused.
+func TestOneKeyFillsNeitherLogNorRecord(t *testing.T) {
+	var log lines
+	r := newRig(t, log.to)
+	h := r.enrolled("web-01")
+	first := r.connect(h)
+	r.acked(first.epoch)
+	old := *h
+	old.lastEpoch = first.epoch - 1
+	before := r.db.Snapshot().Version
+	for i := range 12 {
+		r.refused(old.as(fmt.Sprint("older ", i)), "quarantined")
+		ref := h.as(fmt.Sprint("beside ", i))
+		ref.lastEpoch = first.epoch
+		if _, refuse, err := r.dial(ref); err == nil || refuse == nil {
+			t.Fatalf("copy %d: %v", i, err)
+		}
+	}
+	if n := r.db.Snapshot().Version - before; n > 4 {
+		t.Errorf("%d changes of the policy by refusals", n)
+	}
+	first.told(t)
+	r.offline()
+	for i := range 12 {
+		h.facts.Hostname = fmt.Sprint("name-", i)
+		l := r.line(h)
+		h.lastEpoch = l.welcome.Epoch
+		for range 10 {
+			l.say(t, `{"type":"log","level":"info","message":"chatter"}`)
+		}
+		l.say(t, `{"type":"goodbye","reason":"for now"}`)
+	}
+	eventually(t, "the last lines", func() bool { return len(log.with("chatter")) >= 60 && len(log.with("agent says goodbye")) == 5 })
+	for word, most := range map[string]int{"hostname has changed": 5, "agent says goodbye": 5, "chatter": 60, "agent refused": 10} {
+		if n := len(log.with(word)); n > most {
+			t.Errorf("%d lines of %q", n, word)
+		}
+	}
+}

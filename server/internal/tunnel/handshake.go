@@ -214,7 +214,7 @@ func (s *Server) welcome(ctx context.Context, conn *wsconn.Conn, h *greeting) (*
 	}
 	p := &peer{id: h.id, generation: h.hello.Generation, epoch: epoch, version: h.version}
 	facts := cleanFacts(h.hello.Facts)
-	if was := h.agent.Facts.Hostname; was != "" && was != facts.Hostname {
+	if was := h.agent.Facts.Hostname; was != "" && was != facts.Hostname && s.quiet.allow("hostname changed", string(h.id), time.Now()) {
 		s.cfg.Log.Warn("an agent's hostname has changed: if this is another host, its state folder was copied or moved",
 			"agent", string(h.id), "was", was, "hostname", facts.Hostname)
 	}

@@ -20,7 +20,6 @@ type factsBox struct {
 	latest  *protocol.FactsUpdate
 	writing bool
 	due     time.Time // when the allowance is whole again
-	logs    logGauge
 
 	digest    [sha256.Size]byte // of what was heard last, but for the clock
 	clock     int64             // as it was heard last, in ms
@@ -82,7 +81,9 @@ func (s *Server) onFrame(p *peer, f any) {
 		if !p.bye.CompareAndSwap(false, true) {
 			return // said once already: it costs no second line
 		}
-		s.cfg.Log.Info("agent says goodbye", "agent", string(p.id), "reason", text.Line(f.Reason, 256))
+		if s.quiet.allow("agent says goodbye", string(p.id), time.Now()) {
+			s.cfg.Log.Info("agent says goodbye", "agent", string(p.id), "reason", text.Line(f.Reason, 256))
+		}
 	}
 }
 
@@ -129,6 +130,9 @@ func (s *Server) skewed(p *peer, ahead time.Duration) {
 	}
 	p.facts.clockTold = true
 	now := time.Now().UTC()
+	if !s.quiet.allow("clock differs", string(p.id), now) {
+		return
+	}
 	s.cfg.Log.Warn("an agent's clock differs from the server's: times in its own logs won't match the record's",
 		"agent", string(p.id), "ahead", ahead.String(), "agent_time", now.Add(ahead), "server_time", now)
 }
@@ -183,20 +187,8 @@ func pause(p *peer, d time.Duration) bool {
 	}
 }
 
-// logGauge lets a few lines a minute through.
-type logGauge struct {
-	since time.Time
-	n     int
-}
-
-const logsPerMinute = 60
-
 func (s *Server) agentLog(p *peer, f *protocol.Log) {
-	g := &p.facts.logs // only the reader touches it
-	if now := time.Now(); now.Sub(g.since) > time.Minute {
-		*g = logGauge{since: now}
-	}
-	if g.n++; g.n > logsPerMinute {
+	if !s.quiet.allowMost("agent's log", string(p.id), agentLines, time.Now()) {
 		return
 	}
 	level := slog.LevelInfo

@@ -20,15 +20,22 @@ type quietKind struct{ kind, agent string }
 type quietCount struct {
 	since time.Time
 	n     int
+	most  int
 }
 
 const (
-	quietLines = 5 // a minute
+	quietLines = 5  // a minute
+	agentLines = 60 // that an agent sends for the log itself
 	quietFor   = time.Minute
 )
 
 // allow tells whether a line may be written. agent is "" for those that proved nothing.
 func (q *quiet) allow(kind, agent string, now time.Time) bool {
+	return q.allowMost(kind, agent, quietLines, now)
+}
+
+// allowMost is allow with another number of lines a minute.
+func (q *quiet) allowMost(kind, agent string, most int, now time.Time) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.kinds == nil {
@@ -36,11 +43,11 @@ func (q *quiet) allow(kind, agent string, now time.Time) bool {
 	}
 	c := q.kinds[quietKind{kind, agent}]
 	if c == nil {
-		c = &quietCount{since: now}
+		c = &quietCount{since: now, most: most}
 		q.kinds[quietKind{kind, agent}] = c
 	}
 	c.n++
-	return c.n <= quietLines
+	return c.n <= most
 }
 
 // tell writes how many lines were left out of the minutes that are over.
@@ -52,7 +59,7 @@ func (q *quiet) tell(log *slog.Logger, now time.Time) {
 			continue
 		}
 		delete(q.kinds, k)
-		if more := c.n - quietLines; more > 0 {
+		if more := c.n - c.most; more > 0 {
 			log.Warn(fmt.Sprintf("%s: %d more in %s", k.kind, more, now.Sub(c.since).Round(time.Second)), "agent", k.agent)
 		}
 	}

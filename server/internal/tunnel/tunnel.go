@@ -77,6 +77,7 @@ type Server struct {
 	all    sync.WaitGroup
 
 	renewals renewals
+	notes    notes
 	quiet    quiet
 
 	mu     sync.Mutex
