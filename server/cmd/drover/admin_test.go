@@ -1,8 +1,10 @@
 package main
 
 import (
+	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -246,5 +248,30 @@ func TestNewDataIsSaid(t *testing.T) {
 		if got := u.drover(t.Context(), strings.Fields(args)...); strings.Contains(got.err, "no Drover data") {
 			t.Errorf("%s once more: %+v", args, got)
 		}
+	}
+}
+
+// What Postgres itself says against a connection is told, without the password.
+func TestTheDatabasesOwnReason(t *testing.T) {
+	dsn, err := url.Parse(harness.PostgresSchema(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dsn.Path = "/no_such_database"
+	dsn.User = url.UserPassword(dsn.User.Username(), "s3cret-word")
+	for _, args := range []string{"serve --listen 127.0.0.1:0", "pat list"} {
+		u := run{env: map[string]string{"DROVER_DATABASE_URL": dsn.String(), "DROVER_DATA": t.TempDir()}}
+		got := u.drover(t.Context(), strings.Fields(args)...)
+		if got.code != 1 || !strings.Contains(got.err, "FATAL: ") || strings.Contains(got.err, "s3cret-word") {
+			t.Errorf("%s: %+v", args, got)
+		}
+	}
+}
+
+func TestToolWordsAreSaidOnce(t *testing.T) {
+	words := toolWords()
+	slices.Sort(words)
+	if once := slices.Compact(slices.Clone(words)); len(once) != len(words) {
+		t.Errorf("%v", words)
 	}
 }

@@ -138,6 +138,7 @@ func TestCpSaysWhatIsWrong(t *testing.T) {
 		from, to, want string
 	}{
 		{src, "web-01:" + host + "/no/folder", "enoent"},
+		{src, "web-01:" + host + "/no/folder", "--mkdir"},
 		{src, "web-01:" + host, "eisdir"},
 		{"web-01:" + host + "/none", t.TempDir(), "enoent"},
 		{"web-01:" + host, t.TempDir(), "eisdir"},

@@ -71,7 +71,7 @@ func (t *transfer) upload(ctx context.Context) (*copied, error) {
 	})
 	if err != nil {
 		t.meter.clear()
-		return nil, err
+		return nil, s.hinted(err)
 	}
 	return s.verdict(c, s.sum)
 }
@@ -241,9 +241,20 @@ func (s *sending) pour(ctx context.Context) (*copied, error) {
 	c, err := s.put(ctx, io.TeeReader(from, io.MultiWriter(h, s.meter)), -1)
 	if err != nil {
 		s.meter.clear()
-		return nil, err
+		return nil, s.hinted(err)
 	}
 	return s.verdict(c, hex.EncodeToString(h.Sum(nil)))
+}
+
+// hinted adds to a host's error what this command has for it.
+func (s *sending) hinted(err error) error {
+	fe, ok := errors.AsType[*fleet.Error](err)
+	if !ok || fe.Reason != protocol.ReasonENOENT || s.o.mkdir {
+		return err
+	}
+	hint := *fe
+	hint.Message += " (drover cp --mkdir makes missing folders on the host)"
+	return &hint
 }
 
 // verdict checks what the host says that it has.

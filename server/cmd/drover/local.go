@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/text"
 	"github.com/drover-fleet/drover/server"
 	"github.com/drover-fleet/drover/server/internal/authn"
 	"github.com/drover-fleet/drover/server/internal/dispatch"
@@ -40,7 +41,7 @@ func openLocal(ctx context.Context, w *where, create bool) (*client, error) {
 	log := slog.New(slog.DiscardHandler)
 	db, err := store.Open(ctx, store.Config{DataDir: w.data, DatabaseURL: w.databaseURL, Log: log})
 	if err != nil {
-		return nil, err
+		return nil, withCause(err)
 	}
 	tokens := authn.New(db)
 	api, err := restapi.New(restapi.Config{
@@ -56,6 +57,18 @@ func openLocal(ctx context.Context, w *where, create bool) (*client, error) {
 		return nil, errors.Join(err, db.Close())
 	}
 	return &client{base: "http://localhost", http: &http.Client{Transport: inProcess{api}}, close: db.Close, tokens: tokens}, nil
+}
+
+// withCause adds the private cause to an error of opening the database: whoever starts a
+// server or administers its data is who may know, and the driver leaves passwords out.
+func withCause(err error) error {
+	fe, ok := errors.AsType[*fleet.Error](err)
+	if !ok || fe.Code != protocol.CodeUnavailable || fe.Err == nil {
+		return err
+	}
+	told := *fe
+	told.Message += ": " + text.Line(fe.Err.Error(), 500)
+	return &told
 }
 
 func present(dir, file string) bool {

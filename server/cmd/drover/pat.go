@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -108,7 +109,7 @@ func toolWords() []string {
 	var groups, names []string
 	for _, d := range capability.All() {
 		names = append(names, d.Name)
-		if len(groups) == 0 || groups[len(groups)-1] != d.Group() {
+		if !slices.Contains(groups, d.Group()) {
 			groups = append(groups, d.Group())
 		}
 	}

@@ -58,7 +58,7 @@ GOMEMLIMIT in the environment overrule either.`,
 			if addressTaken(err) {
 				return fmt.Errorf("%s is taken by another program (%w); give another address with --listen", cfg.Listen, err)
 			}
-			return err
+			return withCause(err)
 		}
 		return s.Run(cmd.Context())
 	}

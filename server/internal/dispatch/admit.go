@@ -257,7 +257,10 @@ func (d *Dispatcher) refuse(who fleet.Principal, req Request, err error) error {
 	d.Refuse(who, fleet.Refusal{
 		Client: req.Client, Edge: req.Edge, Tool: req.Tool, Agent: shown(req.Agent), Code: fe.Code, Message: fe.Message,
 	})
-	if fe.Code == protocol.CodeInternal || fe.Code == protocol.CodeUnavailable {
+	switch {
+	case fe.Code == protocol.CodeUnavailable && fe.Err == nil: // it stops, or is fenced, and says so elsewhere
+		d.log.Warn("a call was refused", "code", fe.Code, "tool", req.Tool, "message", fe.Message)
+	case fe.Code == protocol.CodeInternal || fe.Code == protocol.CodeUnavailable:
 		d.log.Error("a call could not be started", "code", fe.Code, "tool", req.Tool, "err", fe.Err)
 	}
 	return fe
