@@ -89,6 +89,7 @@ const (
 	ReasonSeal         = "seal"         // the request was sealed for another agent
 	ReasonDuplicate    = "duplicate"    // this call id was seen already
 	ReasonBusy         = "busy"         // too many calls on this agent
+	ReasonAgentStops   = "agent_stops"  // the agent was stopped, and ended what ran
 )
 
 // Error is an error as it travels: Message is safe to show and says what to do next.

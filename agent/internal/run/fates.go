@@ -33,12 +33,13 @@ func (r *Runner) fate(id journal.ID) protocol.ResumeState {
 	defer r.mu.Unlock()
 	e, written := r.journal.Find(id)
 	st := protocol.ResumeState{}
-	if written && e.State != journal.Withdrawn {
+	live := r.live[id.Hash]
+	if written && e.State != journal.Withdrawn && (live == nil || live.begun.Load()) {
 		st.PID, st.AgoMS, st.ExitCode = e.PID, max(0, time.Since(e.Began).Milliseconds()), e.Exit
 	}
 	resp := r.kept.get(id)
 	switch {
-	case r.live[id.Hash] != nil:
+	case live != nil:
 		st.State = protocol.FateRunning
 	case resp != nil:
 		st.State = protocol.FateDone

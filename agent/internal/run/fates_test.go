@@ -526,7 +526,7 @@ func TestShutdownWritesTheJournalAndKeepsTheAnswers(t *testing.T) {
 	go func() { answer <- f.handle(t.Context(), f.request("one")) }()
 	<-started
 	f.Shutdown(t.Context())
-	wantError(t, <-answer, protocol.CodeCancelled, "")
+	wantError(t, <-answer, protocol.CodeCancelled, protocol.ReasonAgentStops)
 	if e, _ := openJournal(t, dir, 8).Find(journal.IDOf("one")); e.State != journal.Ended {
 		t.Errorf("%+v", e)
 	}

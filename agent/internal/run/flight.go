@@ -3,6 +3,7 @@ package run
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"runtime/debug"
 	"sync/atomic"
@@ -35,6 +36,7 @@ type flight struct {
 	cancel    context.CancelCauseFunc
 	streaming atomic.Bool // it passes bytes over its connection
 	sending   atomic.Bool // a file, to the caller
+	begun     atomic.Bool // it isn't withdrawn any more
 
 	// done is closed when resp is there: the work has ended. late is closed when the work
 	// hasn't ended though it was told to; then overdue is what there's to say.
@@ -55,6 +57,7 @@ func (r *Runner) newFlight(ctx context.Context, req *protocol.Request, w *mux.Wo
 
 // launch runs the capability in a slot that's taken already.
 func (r *Runner) launch(f *flight, fn func(context.Context, *Call) (any, error)) {
+	f.begun.Store(true)
 	unstop := context.AfterFunc(r.stopping, func() { f.cancel(context.Cause(r.stopping)) })
 	// The deadline is kept by the monotonic clock.
 	left := time.Duration(f.req.DeadlineMS)*time.Millisecond - time.Since(f.came)
@@ -246,12 +249,20 @@ func Ended(ctx context.Context, what string) *protocol.Error {
 	}
 	var ce *mux.CancelError
 	if errors.As(cause, &ce) && ce.Reason != "" {
-		return protocol.Errorf(protocol.CodeCancelled, "cancelled (%s); %s", Clean(ce.Reason, 200), what)
+		return &protocol.Error{Code: protocol.CodeCancelled, Reason: stopReason(ce), Message: fmt.Sprintf("cancelled (%s); %s", Clean(ce.Reason, 200), what)}
 	}
 	if IsCut(cause) {
 		return protocol.Errorf(protocol.CodeCancelled, "the connection that its bytes went over was cut; %s", what)
 	}
 	return protocol.Errorf(protocol.CodeCancelled, "cancelled; %s", what)
+}
+
+// stopReason tells a server, which asked for no cancel, that there was one.
+func stopReason(ce *mux.CancelError) string {
+	if ce == errStops {
+		return protocol.ReasonAgentStops
+	}
+	return ""
 }
 
 // wire makes any error fit to travel.
@@ -262,7 +273,7 @@ func wire(err error, log *slog.Logger) *protocol.Error {
 	case errors.As(err, &pe):
 		return pe
 	case errors.As(err, &ce):
-		return protocol.Errorf(protocol.CodeCancelled, "%s, and the work was ended", Clean(ce.Error(), 250))
+		return &protocol.Error{Code: protocol.CodeCancelled, Reason: stopReason(ce), Message: Clean(ce.Error(), 250) + ", and the work was ended"}
 	case errors.Is(err, ErrDeadline), errors.Is(err, context.DeadlineExceeded):
 		return protocol.Errorf(protocol.CodeTimedOut, "the time limit passed and the work was ended")
 	case errors.Is(err, context.Canceled), errors.Is(err, protocol.ErrCut):

@@ -72,11 +72,14 @@ func New(reg *Registry, id Identity, j *journal.Journal, log *slog.Logger) *Runn
 	return r
 }
 
+// errStops ends what runs when the agent stops.
+var errStops = &mux.CancelError{Reason: "the agent stops"}
+
 // Shutdown ends the calls that run, as a cancel would, and refuses new ones. It returns
 // when all have ended, or with ctx, and tells how many there were.
 func (r *Runner) Shutdown(ctx context.Context) (ended int) {
 	ended = len(r.slots)
-	r.stop(&mux.CancelError{Reason: "the agent stops"})
+	r.stop(errStops)
 	for range MaxCalls {
 		select {
 		case r.slots <- struct{}{}:

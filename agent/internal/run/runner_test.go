@@ -387,7 +387,7 @@ func TestShutdownEndsCallsAndRefusesNewOnes(t *testing.T) {
 		if n := f.Shutdown(t.Context()); n != 1 {
 			t.Errorf("ended %d calls", n)
 		}
-		wantError(t, <-answer, protocol.CodeCancelled, "")
+		wantError(t, <-answer, protocol.CodeCancelled, protocol.ReasonAgentStops)
 		wantError(t, f.handle(t.Context(), f.request("two")), protocol.CodeNotStarted, "")
 	})
 }

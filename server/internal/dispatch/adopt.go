@@ -51,7 +51,7 @@ func (d *Dispatcher) adopt(c *store.OpenCall) {
 		CallID: c.ID, Principal: who, Client: c.Client, Edge: c.Edge, Agent: c.Agent, At: c.CreatedAt, QueueUntil: c.QueueUntil, Boot: c.Boot,
 	})
 	f.exchange = mux.Exchange{Progress: f.news}
-	f.deadline, f.term = c.Deadline, d.terms.Load()
+	f.adopted, f.deadline, f.term = true, c.Deadline, d.terms.Load()
 	ctx, span := d.trace.Start(f.ctx, tracing.Internal, "call") // the trace that it began in isn't kept
 	span.Set(attrAdopted, "true")
 	f.traced(ctx)

@@ -194,7 +194,8 @@ func (d *Dispatcher) attempt(f *flight) (*protocol.Response, error) {
 	f.become(fleet.Dispatched)
 	f.sent = true
 	// The agent keeps the deadline; this one is for an agent that doesn't.
-	f.deadline = time.Now().Add(t.limit + 5*time.Second)
+	f.sentAt = time.Now()
+	f.deadline = f.sentAt.Add(t.limit + 5*time.Second)
 	ctx, stop := context.WithDeadlineCause(f.ctx, f.deadline, errDeadline)
 	defer stop()
 	resp, err := d.send(ctx, caller, frame, f.exchange)

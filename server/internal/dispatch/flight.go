@@ -36,6 +36,8 @@ type flight struct {
 	marked   bool         // a queued call is on record as sent
 	mark     string       // the id of the row that says so
 	sent     bool         // its frame may have been written
+	sentAt   time.Time    // when, if this process did that
+	adopted  bool         // another process had it before
 	boot     string       // the agent's journal then
 	deadline time.Time    // when an agent that keeps to its own has ended it
 	late     bool         // the server's own deadline passed
@@ -48,7 +50,7 @@ type flight struct {
 	mu       sync.Mutex
 	holders  int // callers that haven't left; a detached one holds for ever
 	watchers []func(Update)
-	last     string
+	last     Update
 	state    fleet.State
 	spoke    bool // its agent has sent progress
 	cancelAt time.Time
@@ -60,6 +62,7 @@ func newFlight(t *target, in fleet.Intent) *flight {
 		id: in.CallID, target: t, who: in.Principal, created: in.At, client: in.Client, edge: in.Edge, until: in.QueueUntil, latest: in.QueueUntil,
 		boot: in.Boot, state: fleet.Queued, exchanged: make(chan struct{}), done: make(chan struct{}),
 	}
+	f.last = Update{CallID: f.id, Agent: t.agent.ID}
 	f.ctx, f.cancel = context.WithCancelCause(context.Background())
 	return f
 }
@@ -105,14 +108,14 @@ func (f *flight) watch(fn func(Update)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.watchers = append(f.watchers, fn)
-	fn(Update{CallID: f.id, Agent: f.target.agent.ID, Message: f.last})
+	fn(f.last)
 }
 
 func (f *flight) news(p protocol.Progress) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.state, f.spoke = fleet.Running, true
-	f.tellLocked(text.Line(p.Message, 512))
+	f.tellLocked(text.Line(p.Message, 512), true)
 }
 
 // heard tells that the agent has told how the call goes.
@@ -126,13 +129,13 @@ func (f *flight) heard() bool {
 func (f *flight) tell(message string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.tellLocked(message)
+	f.tellLocked(message, false)
 }
 
-func (f *flight) tellLocked(message string) {
-	f.last = message
+func (f *flight) tellLocked(message string, host bool) {
+	f.last.Message, f.last.Host = message, host
 	for _, fn := range f.watchers {
-		fn(Update{CallID: f.id, Agent: f.target.agent.ID, Message: f.last})
+		fn(f.last)
 	}
 }
 

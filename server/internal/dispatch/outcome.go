@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -29,7 +28,8 @@ func (d *Dispatcher) outcome(f *flight, resp *protocol.Response, err error) flee
 		}
 		return out
 	}
-	if bad := word.Contradiction(f.fate, resp, f.heard()); bad != "" {
+	said := f.said(resp)
+	if bad := said.Contradiction(); bad != "" {
 		d.log.Warn("an agent contradicts itself", "agent", f.target.agent.ID, "call", f.id, "what", bad)
 		out.State, out.Code, out.Reason = fleet.OutcomeUnknown, protocol.CodeOutcomeUnknown, "contradiction"
 		out.Message = fmt.Sprintf("agent %s contradicts itself (%s): it may have run, run in part, or not at all. Check on the host before calling again", f.target.agent.ID, bad)
@@ -55,10 +55,28 @@ func (d *Dispatcher) outcome(f *flight, resp *protocol.Response, err error) flee
 		out.Code, out.Reason, out.Message = protocol.CodeToolFailed, "bad_result", "the agent answered without a result"
 	}
 	out.State = fleet.StateOf(out.Code)
-	if out.Code == protocol.CodeRateLimited {
+	if out.Code == protocol.CodeRateLimited && !said.Begun() {
 		out.State = fleet.NotStarted // the agent was busy
 	}
 	return out
+}
+
+// said is what the agent said of the call, beside what's known of it here. Not all cancels of
+// an earlier process are, and a file that breaks off ends its call, too.
+func (f *flight) said(resp *protocol.Response) *word.Said {
+	def := f.target.def
+	s := &word.Said{
+		Fate: f.fate, Resp: resp, Ran: f.heard(), Limit: min(f.target.timeout, f.target.limit), Since: word.Since(f.created, time.Now()),
+		Asked:   f.ctx.Err() != nil || f.late || f.adopted || def.Stream != capability.NoStream,
+		Refuses: def.Stream != capability.NoStream || def.Name == "job_start",
+	}
+	if !f.sentAt.IsZero() {
+		s.Since = word.Since(f.sentAt, time.Now())
+	}
+	if resp != nil && len(resp.Result) > 0 {
+		s.Exit = exitCode(def, resp.Result)
+	}
+	return s
 }
 
 // failure words an error of the tunnel. After the request was written nobody knows.
@@ -93,11 +111,7 @@ func (f *flight) agentError(e *protocol.Error) (protocol.Code, string, string) {
 	if code == protocol.CodeCancelled && f.late { // by the server for its deadline, or by the agent itself
 		code = protocol.CodeTimedOut
 	}
-	reason := e.Reason
-	if len(reason) > 40 || strings.ContainsFunc(reason, func(r rune) bool { return r != '_' && (r < 'a' || r > 'z') && (r < '0' || r > '9') }) {
-		reason = "other"
-	}
-	return code, reason, word.Says(f.target.agent.ID, e.Message)
+	return code, word.Reason(e.Reason), word.Says(f.target.agent.ID, e.Message)
 }
 
 // record makes the outcome durable. While the store can't, the call stays open: nobody is
@@ -170,7 +184,7 @@ func exitCode(def *capability.Definition, result []byte) *int {
 	var out struct {
 		ExitCode *int `json:"exit_code"`
 	}
-	_ = json.Unmarshal(result, &out) // it was just written by Normalize
+	_ = json.Unmarshal(result, &out) // what isn't of this form has none
 	if out.ExitCode != nil && !word.SaneExit(*out.ExitCode) {
 		return nil
 	}

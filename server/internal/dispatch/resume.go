@@ -160,7 +160,7 @@ func (d *Dispatcher) ask(f *flight, caller Caller) (resp *protocol.Response, err
 	ctx, stop := context.WithDeadlineCause(f.ctx, end, errDeadline)
 	defer stop()
 	fate, resp, err := caller.Resume(ctx, string(f.id), mux.Exchange{Progress: f.news})
-	f.late = errors.Is(context.Cause(ctx), errDeadline)
+	f.late = f.late || errors.Is(context.Cause(ctx), errDeadline)
 	if fate.State != "" {
 		f.fate = fate
 	}
@@ -179,7 +179,7 @@ func (d *Dispatcher) ask(f *flight, caller Caller) (resp *protocol.Response, err
 // fated turns an agent's word, where no response follows, into the call's end. That it
 // wasn't seen proves that it never began only under the journal and boot of its sending.
 func (f *flight) fated(fate mux.Fate) error {
-	if bad := word.Contradiction(fate, nil, f.heard()); bad != "" {
+	if bad := f.said(nil).Contradiction(); bad != "" {
 		return f.unknown("contradiction", "agent %s contradicts itself (%s)", f.target.agent.ID, bad)
 	}
 	id := f.target.agent.ID

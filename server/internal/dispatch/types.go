@@ -86,6 +86,7 @@ type Update struct {
 	CallID  fleet.CallID
 	Agent   fleet.AgentID
 	Message string // one clean line; "" when only time has passed
+	Host    bool   // the message is the host's, not Drover's
 }
 
 // Result is a call's end, or where it stands when the wait was over (State not final).

@@ -626,7 +626,7 @@ func TestProgress(t *testing.T) {
 			t.Fatal(err)
 		}
 		n := <-notes
-		if n.ProgressToken != "tok" || !strings.Contains(n.Message, req.ID) || !strings.Contains(n.Message, "web-01: compiling") || strings.Contains(n.Message, "\x1b") {
+		if n.ProgressToken != "tok" || !strings.Contains(n.Message, req.ID) || !strings.Contains(n.Message, `web-01 says: "compiling`) || strings.Contains(n.Message, "\x1b") {
 			t.Errorf("%s: %+v", era, n)
 		}
 		if err := a.Answer(req.ID, processOut); err != nil {

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/drover-fleet/drover/protocol/text"
 	"github.com/drover-fleet/drover/server/internal/dispatch"
 )
 
@@ -73,7 +74,10 @@ func (p *progress) send() {
 	elapsed := time.Since(p.started).Truncate(100 * time.Millisecond).Seconds()
 	p.value = max(p.value+0.1, elapsed)
 	msg := fmt.Sprintf("%s: running for %.0f s", u.Agent, elapsed)
-	if fresh {
+	switch {
+	case fresh && u.Host: // nobody takes it for Drover's
+		msg = fmt.Sprintf("%s says: %s", u.Agent, text.Quote(u.Message, 512))
+	case fresh:
 		msg = fmt.Sprintf("%s: %s", u.Agent, u.Message)
 	}
 	if !p.named {

@@ -299,7 +299,7 @@ func TestServeCallStreams(t *testing.T) {
 				t.Fatal(err)
 			}
 			want := `data: {"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":12345,"progress":`
-			for got := ""; !strings.Contains(got, "web-01: compiling"); {
+			for got := ""; !strings.Contains(got, `web-01 says: \"compiling`); {
 				if got = next(t, lines); strings.HasPrefix(got, "data:") && !strings.HasPrefix(got, want) {
 					t.Errorf("progress: %q, want %q…", got, want)
 				}

@@ -181,7 +181,7 @@ func TestStatusOfEveryCode(t *testing.T) {
 		w.hosts.answer = func(_ context.Context, req *protocol.Request) *protocol.Response {
 			return &protocol.Response{Type: protocol.TypeResponse, ID: req.ID, Error: &protocol.Error{Code: code, Message: "m"}}
 		}
-		a := w.do("POST", "/api/v1/calls", pat, `{"agent_id":"web-01","tool":"fs_stat","args":{"path":"/"}}`)
+		a := w.do("POST", "/api/v1/calls", pat, `{"agent_id":"web-01","tool":"shell_exec","args":{"command":"x","timeout_seconds":2}}`)
 		c := decode[Call](t, a)
 		if a.status != http.StatusOK || c.State != state || c.Error == nil || c.Error.Code != string(code) {
 			t.Errorf("%s: HTTP %d %s", code, a.status, a.body)

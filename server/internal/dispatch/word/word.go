@@ -34,40 +34,6 @@ func Says(id fleet.AgentID, s string) string {
 	return fmt.Sprintf("%s says: %s", id, text.Quote(s, maxSaid))
 }
 
-// nothingRan tells the codes by which an agent says that it has begun nothing.
-func nothingRan(c protocol.Code) bool {
-	return c == protocol.CodeNotStarted || c == protocol.CodeExpired
-}
-
-// Contradiction tells where what an agent said of one call can't all be true, or is "". ran
-// tells that it has sent progress. What contradicts itself proves nothing: an end of such a
-// call isn't known.
-func Contradiction(fate mux.Fate, resp *protocol.Response, ran bool) string {
-	traces := fate.PID != 0 || fate.ExitCode != nil
-	switch {
-	case fate.State == protocol.FateUnseen && (traces || fate.AgoMS != 0 || fate.Ended || fate.Note != ""):
-		return "it never saw the call, and knows things of it"
-	case fate.State == protocol.FateUnseen && ran:
-		return "it never saw the call, and told how it goes"
-	case fate.State == protocol.FateRunning && fate.Ended:
-		return "the call runs, and has ended"
-	case fate.State == protocol.FateLost && fate.ExitCode != nil && !fate.Ended:
-		return "the call has an exit code, and hasn't ended"
-	}
-	if resp == nil || resp.Error == nil {
-		return ""
-	}
-	switch code := resp.Error.Code; {
-	case (nothingRan(code) || code == protocol.CodeRateLimited) && len(resp.Result) > 0:
-		return "nothing was started, and here is its result"
-	case nothingRan(code) && traces:
-		return "nothing was started, and it had a process"
-	case nothingRan(code) && ran:
-		return "nothing was started, and it told how it goes"
-	}
-	return ""
-}
-
 // sentSince is how long ago a call was made: what a host says of it can't be older.
 func sentSince(id fleet.CallID) time.Duration {
 	u, err := uuid.Parse(string(id))
@@ -80,7 +46,8 @@ func sentSince(id fleet.CallID) time.Duration {
 // EvidenceOf words what an agent knows of a call, in one line. Numbers that can't be are
 // called so, and its own words are in quotes.
 func EvidenceOf(id fleet.CallID, fate mux.Fate, resp *protocol.Response) string {
-	if bad := Contradiction(fate, resp, false); bad != "" {
+	said := Said{Fate: fate, Resp: resp, Asked: true}
+	if bad := said.Contradiction(); bad != "" {
 		return "the host contradicts itself (" + bad + "), so nothing is known from it"
 	}
 	parts := []string{begunOf(fate)}
