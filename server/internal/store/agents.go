@@ -57,7 +57,7 @@ func (db *DB) SetAgent(ctx context.Context, id fleet.AgentID, labels map[string]
 			}
 		}
 		if description != nil {
-			if _, err := t.exec(ctx, `UPDATE agents SET description = $2, rev = $3 WHERE id = $1`, string(id), clean(*description, maxDescription), rev); err != nil {
+			if _, err := t.exec(ctx, `UPDATE agents SET description = $2, rev = $3 WHERE id = $1`, string(id), body.Clean(*description, maxDescription), rev); err != nil {
 				return err
 			}
 		}
@@ -68,7 +68,7 @@ func (db *DB) SetAgent(ctx context.Context, id fleet.AgentID, labels map[string]
 // alive is not_found unless the agent exists and wasn't removed.
 func (t *tx) alive(ctx context.Context, id fleet.AgentID) error {
 	var removed sql.NullInt64
-	err := t.queryRow(ctx, `SELECT removed_at FROM agents WHERE id = $1`, clean(string(id), maxAgent)).Scan(&removed)
+	err := t.queryRow(ctx, `SELECT removed_at FROM agents WHERE id = $1`, body.Clean(string(id), maxAgent)).Scan(&removed)
 	if err == nil && removed.Valid {
 		err = sql.ErrNoRows
 	}
@@ -96,7 +96,7 @@ func (db *DB) RemoveAgent(ctx context.Context, id fleet.AgentID, at time.Time, e
 // set. A superseded generation comes back with its own key and an agent whose Generation
 // is the present one; one that never existed has a nil key.
 func (db *DB) AgentForTunnel(ctx context.Context, id fleet.AgentID, generation int64) (a *fleet.Agent, key ed25519.PublicKey, removed bool, err error) {
-	row, err := scanAgent(db.queryRow(ctx, agentQuery+` WHERE a.id = $1`, clean(string(id), maxAgent)))
+	row, err := scanAgent(db.queryRow(ctx, agentQuery+` WHERE a.id = $1`, body.Clean(string(id), maxAgent)))
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, nil, false, nil
 	}
@@ -120,9 +120,9 @@ func (db *DB) AgentForTunnel(ctx context.Context, id fleet.AgentID, generation i
 // the agent's current ones then. A claim that is turned away raises no epoch. A generation
 // that isn't the present one and a removed agent are errors.
 func (db *DB) NextEpoch(ctx context.Context, c fleet.Claim) (epoch int64, verdict fleet.Verdict, err error) {
-	id := clean(string(c.Agent), maxAgent)
+	id := body.Clean(string(c.Agent), maxAgent)
 	now := time.Now()
-	c.Instance, c.LastEpoch, c.At = clean(c.Instance, maxName), min(c.LastEpoch, maxClaimedEpoch), now.Unix()
+	c.Instance, c.LastEpoch, c.At = body.Clean(c.Instance, maxName), min(c.LastEpoch, maxClaimedEpoch), now.Unix()
 	err = db.inTx(ctx, func(t *tx) error {
 		var gen, incarnation, prevEpoch int64
 		var removed sql.NullInt64
@@ -161,7 +161,7 @@ func (db *DB) NextEpoch(ctx context.Context, c fleet.Claim) (epoch int64, verdic
 func (db *DB) AckEpoch(ctx context.Context, id fleet.AgentID, generation, epoch int64) error {
 	return db.inTx(ctx, func(t *tx) error {
 		_, err := t.exec(ctx, `UPDATE agents SET acked_epoch = $3, kept_instance = CASE WHEN kept_epoch < $3 THEN '' ELSE kept_instance END
-			WHERE id = $1 AND generation = $2 AND acked_epoch < $3 AND epoch >= $3`, clean(string(id), maxAgent), generation, epoch)
+			WHERE id = $1 AND generation = $2 AND acked_epoch < $3 AND epoch >= $3`, body.Clean(string(id), maxAgent), generation, epoch)
 		return err
 	})
 }
@@ -173,7 +173,7 @@ func (db *DB) UpdateFacts(ctx context.Context, id fleet.AgentID, epoch int64, fa
 	f, c := factsText(facts, caps)
 	var now int64
 	var oldF, oldC string
-	err := db.queryRow(ctx, `SELECT epoch, facts, capabilities FROM agents WHERE id = $1`, clean(string(id), maxAgent)).Scan(&now, &oldF, &oldC)
+	err := db.queryRow(ctx, `SELECT epoch, facts, capabilities FROM agents WHERE id = $1`, body.Clean(string(id), maxAgent)).Scan(&now, &oldF, &oldC)
 	if err != nil {
 		return db.failed(notFound(err, noAgent))
 	}
@@ -202,7 +202,7 @@ func (db *DB) TouchLastSeen(_ context.Context, at time.Time, ids ...fleet.AgentI
 // only a new key ends it. A new reason is an administrative row of the record too. It doesn't end
 // a live connection. A new generation clears it.
 func (db *DB) Quarantine(ctx context.Context, id fleet.AgentID, reason string, at, until time.Time) error {
-	reason = clean(reason, maxName)
+	reason = body.Clean(reason, maxName)
 	ev := fleet.AdminEvent{Principal: "system:tunnel", Action: "agent.quarantine", Object: string(id), Detail: map[string]string{"reason": reason}, At: at}
 	if q, ok := db.Snapshot().Quarantined[id]; ok && q.Reason == reason {
 		ev.Action = "" // known: only its times move
@@ -229,7 +229,7 @@ func (db *DB) RaiseIncarnation(ctx context.Context, ev fleet.AdminEvent) error {
 func labelText(labels map[string]string) string {
 	m := make(map[string]string, len(labels))
 	for k, v := range labels {
-		m[clean(k, maxName)] = clean(v, maxFact)
+		m[body.Clean(k, maxName)] = body.Clean(v, maxFact)
 	}
 	return string(body.Marshal(m))
 }
@@ -237,16 +237,16 @@ func labelText(labels map[string]string) string {
 // factsText cleans what a host says and encodes it for the row.
 func factsText(f protocol.Facts, caps []protocol.Capability) (facts, capabilities string) {
 	for _, s := range []*string{&f.Hostname, &f.OS, &f.OSVersion, &f.Arch, &f.RunAs, &f.AgentVersion} {
-		*s = clean(*s, maxFact)
+		*s = body.Clean(*s, maxFact)
 	}
 	roots := make([]string, 0, min(len(f.Roots), maxRoots))
 	for _, r := range f.Roots[:cap(roots)] {
-		roots = append(roots, clean(r, maxDescription))
+		roots = append(roots, body.Clean(r, maxDescription))
 	}
 	f.Roots = roots
 	list := make([]protocol.Capability, 0, min(len(caps), maxCapabilities))
 	for _, c := range caps[:cap(list)] {
-		list = append(list, protocol.Capability{Name: clean(c.Name, maxName), Version: c.Version})
+		list = append(list, protocol.Capability{Name: body.Clean(c.Name, maxName), Version: c.Version})
 	}
 	return string(body.Marshal(f)), string(body.Marshal(list))
 }

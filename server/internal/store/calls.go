@@ -10,6 +10,7 @@ import (
 
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/server/internal/fleet"
+	"github.com/drover-fleet/drover/server/internal/store/body"
 )
 
 const (
@@ -34,7 +35,7 @@ type CallFilter struct {
 // none.
 func (db *DB) Call(ctx context.Context, id fleet.CallID) (*fleet.Call, error) {
 	var result []byte
-	c, err := scanCall(db.queryRow(ctx, `SELECT `+callColumns+` FROM calls c LEFT JOIN results r ON r.call_id = c.id WHERE c.id = $1`, clean(string(id), maxName)), &result)
+	c, err := scanCall(db.queryRow(ctx, `SELECT `+callColumns+` FROM calls c LEFT JOIN results r ON r.call_id = c.id WHERE c.id = $1`, body.Clean(string(id), maxName)), &result)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, fleet.Errorf(protocol.CodeNotFound, "there's no such call; the list of calls shows their ids")
 	}
@@ -142,7 +143,7 @@ type where struct {
 
 func (w *where) compare(left, value string) {
 	if value != "" {
-		w.args = append(w.args, clean(value, maxClient))
+		w.args = append(w.args, body.Clean(value, maxClient))
 		w.parts = append(w.parts, fmt.Sprintf("%s $%d", left, len(w.args)))
 	}
 }

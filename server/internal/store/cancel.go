@@ -21,7 +21,7 @@ func (db *DB) RecordCancel(ctx context.Context, c fleet.Cancel) error {
 	if c.At.IsZero() {
 		c.At = time.Now()
 	}
-	c.Principal, c.Name = clean(c.Principal, maxName), clean(c.Name, maxName)
+	c.Principal, c.Name = body.Clean(c.Principal, maxName), body.Clean(c.Name, maxName)
 	return db.submit(ctx, &op{cancel: &c, rowID: newID()})
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/server/internal/enroll"
 	"github.com/drover-fleet/drover/server/internal/fleet"
+	"github.com/drover-fleet/drover/server/internal/store/body"
 )
 
 const tokenColumns = `id, public_key, agent_id, labels, replaces, created_by, created_at, expires_at, used_at, used_key, used_generation, revoked_at`
@@ -55,7 +56,7 @@ func (db *DB) CreateEnrolToken(ctx context.Context, tok enroll.Token, ev fleet.A
 			return fleet.Errorf(protocol.CodeNotFound, "there's no agent %s to replace; without --replace the token makes a new one", tok.Agent)
 		}
 		_, err = t.exec(ctx, `INSERT INTO enrol_tokens (id, public_key, agent_id, labels, replaces, created_by, created_at, expires_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)`,
-			clean(tok.ID, maxName), []byte(tok.Key), string(tok.Agent), labelText(tok.Labels), tok.Replace, clean(tok.CreatedBy, maxName), micros(tok.CreatedAt), micros(tok.ExpiresAt))
+			body.Clean(tok.ID, maxName), []byte(tok.Key), string(tok.Agent), labelText(tok.Labels), tok.Replace, body.Clean(tok.CreatedBy, maxName), micros(tok.CreatedAt), micros(tok.ExpiresAt))
 		if err != nil {
 			if db.dialect.duplicate(err) {
 				return fleet.Wrap(protocol.CodeConflict, err, "an enrolment token with this id exists already")
@@ -72,7 +73,7 @@ func errTombstone(id fleet.AgentID) error {
 
 // EnrolToken finds a token by its id; not_found when there's none.
 func (db *DB) EnrolToken(ctx context.Context, id string) (*enroll.Token, error) {
-	t, err := scanToken(db.queryRow(ctx, `SELECT `+tokenColumns+` FROM enrol_tokens WHERE id = $1`, clean(id, maxName)))
+	t, err := scanToken(db.queryRow(ctx, `SELECT `+tokenColumns+` FROM enrol_tokens WHERE id = $1`, body.Clean(id, maxName)))
 	if err != nil {
 		return nil, db.failed(notFound(err, "there's no such enrolment token; drover enroll list shows their ids"))
 	}
@@ -104,7 +105,7 @@ func (t *tx) lockToken(ctx context.Context, id string) (*enroll.Token, error) {
 // RevokeEnrolToken ends an unused token and records ev beside it: not_found when there's
 // none, conflict when it was used. One that was revoked stays so, without a second row.
 func (db *DB) RevokeEnrolToken(ctx context.Context, id string, at time.Time, ev fleet.AdminEvent) error {
-	id = clean(id, maxName)
+	id = body.Clean(id, maxName)
 	err := db.inTx(ctx, func(t *tx) error {
 		tok, err := t.lockToken(ctx, id)
 		switch {
@@ -137,7 +138,7 @@ func (db *DB) Enrol(ctx context.Context, e enroll.Enrolment, ev fleet.AdminEvent
 	// changePolicy writes its event as it is before fn knows the generation, so the row is
 	// written here.
 	err = db.changePolicy(ctx, fleet.AdminEvent{}, func(t *tx, rev int64) error {
-		tok, err := t.lockToken(ctx, clean(e.TokenID, maxName))
+		tok, err := t.lockToken(ctx, body.Clean(e.TokenID, maxName))
 		if err != nil {
 			if errors.Is(err, sql.ErrNoRows) {
 				return errToken("unknown")

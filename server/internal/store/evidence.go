@@ -7,6 +7,7 @@ import (
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/protocol/text"
 	"github.com/drover-fleet/drover/server/internal/fleet"
+	"github.com/drover-fleet/drover/server/internal/store/body"
 )
 
 // maxEvidence bounds the line of evidence, in bytes.
@@ -35,7 +36,7 @@ func (db *DB) Unsettled(ctx context.Context, agent fleet.AgentID, generation int
 // outcome, the error is ErrAlreadyFinal and nothing changes; a call that is still open is
 // refused, and one that doesn't exist is not_found. ctx counts as in RecordIntent.
 func (db *DB) RecordEvidence(ctx context.Context, ev fleet.Evidence) error {
-	ev.Text = text.Line(clean(ev.Text, maxMessage), maxEvidence)
+	ev.Text = text.Line(body.Clean(ev.Text, maxMessage), maxEvidence)
 	if ev.Text == "" {
 		return fleet.Errorf(protocol.CodeInternal, "evidence without text says nothing")
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/server/internal/fleet"
+	"github.com/drover-fleet/drover/server/internal/store/body"
 )
 
 // JoinWindow is how long after its end a call is still joined by a repeat of the same tool
@@ -73,17 +74,17 @@ func (db *DB) RecordIntent(ctx context.Context, in fleet.Intent) (IntentResult, 
 	if in.At.IsZero() {
 		in.At = time.Now()
 	}
-	in.Principal.ID = clean(in.Principal.ID, maxName)
-	in.Principal.Name = clean(in.Principal.Name, maxName)
-	in.Client = clean(in.Client, maxClient)
-	in.Edge = clean(in.Edge, maxName)
-	in.Tool = clean(in.Tool, maxName)
-	in.Effect = clean(in.Effect, maxName)
-	in.Key = clean(in.Key, maxKey)
-	in.JoinKey = clean(in.JoinKey, maxKey)
-	in.Match = clean(in.Match, maxKey)
-	in.Boot = clean(in.Boot, maxName)
-	in.Args = cleanJSON(in.Args)
+	in.Principal.ID = body.Clean(in.Principal.ID, maxName)
+	in.Principal.Name = body.Clean(in.Principal.Name, maxName)
+	in.Client = body.Clean(in.Client, maxClient)
+	in.Edge = body.Clean(in.Edge, maxName)
+	in.Tool = body.Clean(in.Tool, maxName)
+	in.Effect = body.Clean(in.Effect, maxName)
+	in.Key = body.Clean(in.Key, maxKey)
+	in.JoinKey = body.Clean(in.JoinKey, maxKey)
+	in.Match = body.Clean(in.Match, maxKey)
+	in.Boot = body.Clean(in.Boot, maxName)
+	in.Args = body.CleanJSON(in.Args)
 	o := &op{intent: &in, rowID: string(in.CallID)}
 	if err := db.submit(ctx, o); err != nil {
 		return IntentResult{}, err
@@ -101,8 +102,8 @@ func (db *DB) RecordOutcome(ctx context.Context, out fleet.Outcome) error {
 	if out.At.IsZero() {
 		out.At = time.Now()
 	}
-	out.Reason = clean(out.Reason, maxName)
-	out.Message = clean(out.Message, maxMessage)
+	out.Reason = body.Clean(out.Reason, maxName)
+	out.Message = body.Clean(out.Message, maxMessage)
 	return db.submit(ctx, &op{outcome: &out, rowID: newID()})
 }
 

@@ -40,7 +40,7 @@ func (db *DB) CreatePAT(ctx context.Context, p PAT, ev fleet.AdminEvent) error {
 	grants := body.Marshal(grantJSON{p.Grant.Agents, p.Grant.Tools})
 	err := db.changePolicy(ctx, ev, func(t *tx, rev int64) error {
 		_, err := t.exec(ctx, `INSERT INTO pats (id, name, hash, admin, grants, created_at, created_by, expires_at, rev) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)`,
-			clean(p.ID, maxName), clean(p.Name, maxName), p.Hash[:], p.Admin, string(grants), micros(p.CreatedAt), clean(p.CreatedBy, maxName), micros(p.ExpiresAt), rev)
+			body.Clean(p.ID, maxName), body.Clean(p.Name, maxName), p.Hash[:], p.Admin, string(grants), micros(p.CreatedAt), body.Clean(p.CreatedBy, maxName), micros(p.ExpiresAt), rev)
 		if err != nil && db.dialect.duplicate(err) {
 			return fleet.Wrap(protocol.CodeConflict, err, "a token with this id exists already")
 		}
@@ -68,7 +68,7 @@ func (db *DB) PATs(ctx context.Context) ([]PAT, error) {
 // RevokePAT ends a token and records ev beside it; not_found if there's none. One that was
 // revoked stays so, and nothing is recorded again.
 func (db *DB) RevokePAT(ctx context.Context, id string, ev fleet.AdminEvent) error {
-	id = clean(id, maxName)
+	id = body.Clean(id, maxName)
 	return db.changePolicy(ctx, ev, func(t *tx, rev int64) error {
 		var revoked sql.NullInt64
 		err := notFound(t.queryRow(ctx, `SELECT revoked_at FROM pats WHERE id = $1`, id).Scan(&revoked), "there's no such token; drover pat list shows their ids")

@@ -9,6 +9,7 @@ import (
 
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/server/internal/fleet"
+	"github.com/drover-fleet/drover/server/internal/store/body"
 )
 
 const (
@@ -36,7 +37,7 @@ type sentMark struct {
 // it either way, and MarkSent with the same mark tells, without an error, that the row which
 // is there is its own.
 func (db *DB) MarkSent(ctx context.Context, id fleet.CallID, boot, mark string) error {
-	return db.submit(ctx, &op{sent: &sentMark{id: id, boot: clean(boot, maxName), at: time.Now()}, rowID: mark})
+	return db.submit(ctx, &op{sent: &sentMark{id: id, boot: body.Clean(boot, maxName), at: time.Now()}, rowID: mark})
 }
 
 // NewMark names one sending of a queued call.

@@ -120,13 +120,13 @@ func (db *DB) RecordRefusal(r fleet.Refusal) {
 	if r.At.IsZero() {
 		r.At = time.Now()
 	}
-	r.Principal = clean(r.Principal, maxName)
-	r.Name = clean(r.Name, maxName)
-	r.Client = clean(r.Client, maxClient)
-	r.Edge = clean(r.Edge, maxName)
-	r.Tool = clean(r.Tool, maxName)
-	r.Agent = clean(r.Agent, maxAgent)
-	r.Message = clean(r.Message, maxMessage)
+	r.Principal = body.Clean(r.Principal, maxName)
+	r.Name = body.Clean(r.Name, maxName)
+	r.Client = body.Clean(r.Client, maxClient)
+	r.Edge = body.Clean(r.Edge, maxName)
+	r.Tool = body.Clean(r.Tool, maxName)
+	r.Agent = body.Clean(r.Agent, maxAgent)
+	r.Message = body.Clean(r.Message, maxMessage)
 	r.Count = max(r.Count, 1)
 	wake, ok := db.refusals.Add(&r, time.Now().Unix())
 	if !ok {
@@ -163,12 +163,12 @@ func (t *tx) recordAdmin(ctx context.Context, ev fleet.AdminEvent) error {
 	id := newID()
 	detail := make(map[string]string, len(ev.Detail))
 	for k, v := range ev.Detail {
-		detail[clean(k, maxName)] = clean(v, maxDetail)
+		detail[body.Clean(k, maxName)] = body.Clean(v, maxDetail)
 	}
-	principal := clean(ev.Principal, maxName)
+	principal := body.Clean(ev.Principal, maxName)
 	body := body.Marshal(&body.Admin{
 		V: 1, Kind: string(KindAdmin), ID: id, At: body.Stamp(ev.At), Principal: principal,
-		Action: clean(ev.Action, maxName), Object: clean(ev.Object, maxName), Detail: detail,
+		Action: body.Clean(ev.Action, maxName), Object: body.Clean(ev.Object, maxName), Detail: detail,
 	})
 	_, err := t.exec(ctx, insertRecord, id, micros(ev.At), string(KindAdmin), nil, orNull(agentOf(ev)), orNull(principal), body, Leaf(body))
 	return err
@@ -216,7 +216,7 @@ func (db *DB) Records(ctx context.Context, f RecordFilter) (rows []Record, next 
 	var w where
 	w.equal("kind", string(f.Kind))
 	if f.CallID != "" { // the intent has the call's id, the call names its other rows
-		w.args = append(w.args, clean(string(f.CallID), maxName))
+		w.args = append(w.args, body.Clean(string(f.CallID), maxName))
 		n := len(w.args)
 		w.parts = append(w.parts, fmt.Sprintf("(id = $%d OR id = (SELECT outcome_id FROM calls WHERE id = $%d) OR id = (SELECT sent_id FROM calls WHERE id = $%d) OR id = (SELECT evidence_id FROM calls WHERE id = $%d) OR id = (SELECT cancel_id FROM calls WHERE id = $%d))", n, n, n, n, n))
 	}
