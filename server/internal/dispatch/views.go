@@ -71,7 +71,7 @@ func standing(snap *store.Snapshot, id fleet.AgentID) (quarantined, notice strin
 			", and calls may have run there: see drover audit list; find the copy, and enrol it anew under its own id"
 	case q.Reason == "forked":
 		return "", "a process with its key and an older state was refused at " + q.At.UTC().Format(time.RFC3339) +
-			": another one with this key has been connected since, and calls ran there; find the copy; if that's the one that serves, enrol the original anew with drover enroll create --replace"
+			": another one with this key has been connected since, and calls may have run there; find the copy; if that's the one that serves, enrol the original anew with drover enroll create --replace"
 	default:
 		return "", "a copy of its key was refused (" + q.Reason + ") at " + q.At.UTC().Format(time.RFC3339) +
 			": find the copy; if the original is gone, enrol it anew with drover enroll create --replace"
