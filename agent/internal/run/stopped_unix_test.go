@@ -51,6 +51,10 @@ func TestAStoppedAgentStartsNothingLate(t *testing.T) {
 		if err := x.Process.Signal(syscall.SIGSTOP); err != nil {
 			t.Fatal(err)
 		}
+		var status syscall.WaitStatus // the signal takes effect a moment later
+		if _, err := syscall.Wait4(x.Process.Pid, &status, syscall.WUNTRACED, nil); err != nil || !status.Stopped() {
+			t.Fatal(status, err)
+		}
 		ask(2 * time.Second)
 		ask(time.Minute)
 		<-time.After(3 * time.Second) // the request's time passes
