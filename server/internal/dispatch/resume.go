@@ -107,10 +107,12 @@ func (d *Dispatcher) askAgain(f *flight) (*protocol.Response, error) {
 	defer look.Stop()
 	cancelled := f.ctx.Done()
 	var asked Caller
+	back := false // it was connected again, and asked
 	for {
 		arrived := d.arrival(agent.ID)
 		caller, here := d.router.Route(agent.ID, agent.Generation)
 		if here && caller != asked {
+			back = true
 			asked = caller
 			if resp, err, settled := d.ask(f, caller); settled {
 				return resp, err
@@ -131,8 +133,8 @@ func (d *Dispatcher) askAgain(f *flight) (*protocol.Response, error) {
 			}
 			f.tell(fmt.Sprintf("%s; %s is told as soon as it's back", context.Cause(f.ctx), agent.ID))
 		case <-end.C:
-			if here {
-				return nil, f.unknown("agent_silent", "the connection to %s ended after the request was sent; the agent is connected again, but did not say within %s what became of it", agent.ID, wait.Round(time.Second))
+			if back {
+				return nil, f.unknown("agent_silent", "the connection to %s ended after the request was sent; the agent was connected again, but did not say within %s what became of it", agent.ID, wait.Round(time.Second))
 			}
 			return nil, f.unknown("agent_away", "the connection to %s ended after the request was sent, and the agent did not come back within %s", agent.ID, wait.Round(time.Second))
 		case <-d.closing:
