@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"context"
-	"database/sql"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/drover-fleet/drover/server"
 	"github.com/drover-fleet/drover/tests/harness"
+	"github.com/drover-fleet/drover/tests/testenv"
 )
 
 // TestAServerWhoseDatabaseIsTakenStops: Postgres ends the session by which a server has its
@@ -39,8 +39,8 @@ func TestAServerWhoseDatabaseIsTakenStops(t *testing.T) {
 			second = s
 			tried <- err
 		}()
-		harness.Eventually(t, 20*time.Second, "the second tries", func() bool { return triesLock(t, admin, name+"_2") || len(tried) > 0 })
-		if _, err := admin.Exec(`SELECT pg_terminate_backend($1::int)`, lockSession(t, admin, name+"_1")); err != nil {
+		harness.Eventually(t, 20*time.Second, "the second tries", func() bool { return testenv.TriesLock(t, admin, name+"_2") || len(tried) > 0 })
+		if _, err := admin.Exec(`SELECT pg_terminate_backend($1::int)`, testenv.LockSession(t, admin, name+"_1")); err != nil {
 			t.Fatal(err)
 		}
 		if err := <-tried; err != nil && !strings.Contains(err.Error(), "another Drover server") {
@@ -75,24 +75,4 @@ func serves(url string) bool {
 		return false
 	}
 	return resp.Body.Close() == nil && resp.StatusCode == http.StatusOK
-}
-
-// lockSession is the session of that name which has an advisory lock; 0 if none.
-func lockSession(t *testing.T, admin *sql.DB, name string) (pid int64) {
-	t.Helper()
-	err := admin.QueryRow(`SELECT COALESCE(MAX(l.pid), 0) FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
-WHERE l.locktype = 'advisory' AND l.granted AND a.application_name = $1`, name).Scan(&pid)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return pid
-}
-
-// triesLock tells that a session of that name has asked for the lock.
-func triesLock(t *testing.T, admin *sql.DB, name string) (is bool) {
-	t.Helper()
-	if err := admin.QueryRow(`SELECT EXISTS (SELECT 1 FROM pg_stat_activity WHERE application_name = $1 AND query LIKE '%advisory_lock%')`, name).Scan(&is); err != nil {
-		t.Fatal(err)
-	}
-	return is
 }

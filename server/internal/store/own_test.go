@@ -13,6 +13,7 @@ import (
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/server/internal/fleet"
 	"github.com/drover-fleet/drover/server/internal/store"
+	"github.com/drover-fleet/drover/tests/testenv"
 )
 
 // named gives the sessions of a configuration a name of their own, to find them by.
@@ -38,26 +39,6 @@ func adminOf(t *testing.T) *sql.DB {
 	}
 	t.Cleanup(func() { _ = db.Close() })
 	return db
-}
-
-// lockOf is the session of that name which has an advisory lock; 0 if none.
-func lockOf(t *testing.T, admin *sql.DB, name string) (pid int64) {
-	t.Helper()
-	err := admin.QueryRow(`SELECT COALESCE(MAX(l.pid), 0) FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
-WHERE l.locktype = 'advisory' AND l.granted AND a.application_name = $1`, name).Scan(&pid)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return pid
-}
-
-// tries tells that a session of that name has asked for the lock.
-func tries(t *testing.T, admin *sql.DB, name string) (is bool) {
-	t.Helper()
-	if err := admin.QueryRow(`SELECT EXISTS (SELECT 1 FROM pg_stat_activity WHERE application_name = $1 AND query LIKE '%advisory_lock%')`, name).Scan(&is); err != nil {
-		t.Fatal(err)
-	}
-	return is
 }
 
 func cut(t *testing.T, admin *sql.DB, pid int64) {
@@ -107,10 +88,10 @@ func TestALostLockIsTakenAgain(t *testing.T) {
 				t.Fatal(err)
 			}
 			for range 2 {
-				before := lockOf(t, admin, name)
+				before := testenv.LockSession(t, admin, name)
 				cut(t, admin, before)
 				until(t, "the lock is held by another session", func() bool {
-					now := lockOf(t, admin, name)
+					now := testenv.LockSession(t, admin, name)
 					return now != 0 && now != before
 				})
 				until(t, "it's known to be held", o.Held)
@@ -158,8 +139,8 @@ func TestAnotherTookTheDatabase(t *testing.T) {
 					got = o
 					second <- err
 				}()
-				until(t, "the second one tries", func() bool { return tries(t, admin, secondName) || len(second) > 0 })
-				if pid := lockOf(t, admin, firstName); pid != 0 {
+				until(t, "the second one tries", func() bool { return testenv.TriesLock(t, admin, secondName) || len(second) > 0 })
+				if pid := testenv.LockSession(t, admin, firstName); pid != 0 {
 					cut(t, admin, pid)
 				}
 				if err := <-second; err != nil && fleet.AsError(err).Code != protocol.CodeConflict {
@@ -197,7 +178,7 @@ func TestWhoWaitsForTheLockHoldsNobodyUp(t *testing.T) {
 		_, err := lone.Own(ctx)
 		refused <- err
 	}()
-	until(t, "it waits", func() bool { return tries(t, admin, name) })
+	until(t, "it waits", func() bool { return testenv.TriesLock(t, admin, name) })
 	for range 3 {
 		more, err := next.Share(ctx)
 		if err != nil {
@@ -228,10 +209,10 @@ func TestASilentSessionIsEnded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	before := lockOf(t, admin, name)
+	before := testenv.LockSession(t, admin, name)
 	way.silence()
 	until(t, "the loss is known", func() bool { return !o.Held() })
-	if lockOf(t, admin, name) != before {
+	if testenv.LockSession(t, admin, name) != before {
 		t.Fatal("Postgres noticed: the case isn't tested")
 	}
 	_, err = db.RecordIntent(ctx, newIntent())
@@ -240,7 +221,7 @@ func TestASilentSessionIsEnded(t *testing.T) {
 	}
 	way.down.Store(false)
 	until(t, "it's held again", o.Held)
-	if now := lockOf(t, admin, name); now == before || isLost(o) {
+	if now := testenv.LockSession(t, admin, name); now == before || isLost(o) {
 		t.Errorf("held by session %d, it was %d; lost %t", now, before, isLost(o))
 	}
 	if err := o.Release(); err != nil {
