@@ -414,7 +414,7 @@ func TestARestartOfTheHost(t *testing.T) {
 	eventually(t, "the supervisor is gone", func() bool { return len(r.supervisors()) == 0 })
 	r.opt.Boot = "boot-2"
 	r.open()
-	if e := r.get(j.ID); e.State != jobs.Lost || !strings.Contains(e.Detail, "restarted") {
+	if e := r.ended(j.ID); e.State != jobs.Lost || !strings.Contains(e.Detail, "restarted") {
 		t.Errorf("%+v", e)
 	}
 	r.Close()
