@@ -26,6 +26,7 @@ func exceptions() map[string]string {
 		"agent/internal/link/Identity":  "one identity, read and written during one handshake",
 		"protocol/mux":                  "one session: calls, streams and windows share its one reader, its one writer and their locks",
 		"server/cmd/drover":             "one file a command; they share the flags, the client and the printing",
+		"server/internal/dispatch":      "the one path of a call: its steps share the flight, and nobody else may touch it",
 		"server/internal/enroll/Store":  "the life of a token and of the key that it registers, in shared transactions",
 		"server/internal/mcpapi":        "both eras meet here; in parts, each would show its inside to the other",
 		"server/internal/store":         "all SQL is here: its aggregates share transactions",

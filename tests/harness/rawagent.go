@@ -214,6 +214,18 @@ func (a *RawAgent) Next(t protocol.Type) (any, error) {
 	}
 }
 
+// NextBinary reads messages until one is a chunk of a stream, and passes over the others.
+func (a *RawAgent) NextBinary() ([]byte, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	for {
+		isBinary, msg, err := a.conn.Read(ctx)
+		if err != nil || isBinary {
+			return msg, err
+		}
+	}
+}
+
 // Request reads the next request.
 func (a *RawAgent) Request() (*protocol.Request, error) {
 	v, err := a.Next(protocol.TypeRequest)

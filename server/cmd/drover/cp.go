@@ -19,6 +19,7 @@ import (
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/protocol/capability"
 	"github.com/drover-fleet/drover/protocol/text"
+	"github.com/drover-fleet/drover/server/internal/edge"
 	"github.com/drover-fleet/drover/server/internal/fleet"
 )
 
@@ -256,12 +257,15 @@ func passing(err error) bool {
 	if !ok {
 		return false
 	}
+	if fe.Reason == "contradiction" { // a host that says what can't be won't do better
+		return false
+	}
 	switch fe.Code {
 	case protocol.CodeOffline, protocol.CodeUnavailable, protocol.CodeNotStarted, protocol.CodeOutcomeUnknown, protocol.CodeRateLimited:
 		return true
 	}
 	switch fe.Reason {
-	case capability.ReasonPartial, capability.ReasonCut, capability.ReasonInUse, capability.ReasonOffset:
+	case capability.ReasonPartial, capability.ReasonCut, capability.ReasonInUse, capability.ReasonOffset, edge.ReasonBodyLate, edge.ReasonBodyCut:
 		return true
 	}
 	return false

@@ -58,7 +58,8 @@ func (d *Dispatcher) adopt(c *store.OpenCall) {
 	f.hold() // nobody's dropping out ends it
 	way := d.deliver
 	if c.State != fleet.Queued {
-		f.sent, f.marked = true, true
+		f.sent, f.marked, f.cut = true, true, true
+		f.file = sendsFile(f.target.def, c.Args)
 		if f.queued() && d.defs[c.Tool] != nil { // its row has the time until which it might have waited
 			_, limit := timeouts(f.target.def, c.Args)
 			f.deadline = time.Now().Add(limit + 5*time.Second)

@@ -49,6 +49,7 @@ func (d *Dispatcher) fly(f *flight, way func(*flight) (*protocol.Response, error
 
 func (d *Dispatcher) finish(f *flight, resp *protocol.Response, err error) {
 	out := d.outcome(f, resp, err)
+	f.judge(&out)
 	f.result = f.standing()
 	d.obs.Call(f.edge, f.target.def.Name, string(out.State), out.At.Sub(f.created))
 	if !d.record(f, out) {
@@ -200,7 +201,7 @@ func (d *Dispatcher) attempt(f *flight) (*protocol.Response, error) {
 	defer stop()
 	resp, err := d.send(ctx, caller, frame, f.exchange)
 	f.late = errors.Is(context.Cause(ctx), errDeadline)
-	f.boot = caller.Boot()
+	f.boot, f.cut = caller.Boot(), errors.Is(err, protocol.ErrCut)
 	f.exchangeOver()
 	return resp, err
 }

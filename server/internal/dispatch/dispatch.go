@@ -189,7 +189,8 @@ func (d *Dispatcher) begin(ctx context.Context, who fleet.Principal, req Request
 		f.latest = intent.At.Add(req.QueueFor)
 	}
 	f.moved = got.PolicyVersion != snap.Version
-	f.exchange = mux.Exchange{Progress: f.news, Body: req.Body, Size: req.BodySize, Sink: req.Sink}
+	f.exchange = mux.Exchange{Progress: f.news, Body: req.Body, Size: req.BodySize}
+	f.stream(&req)
 	d.mu.Lock()
 	d.open[f.id] = f
 	d.mu.Unlock()
@@ -294,14 +295,19 @@ func (d *Dispatcher) await(ctx context.Context, f *flight, req Request) (Result,
 	}
 }
 
-// settle waits for the outcome of a call whose bytes have moved, or won't any more: after a
-// cut its agent may come back long after the caller has better things to do.
+// settle waits for the outcome of a call whose bytes have moved, or won't any more. After a cut
+// its agent may come back long after the caller has better things to do; otherwise only the
+// record is waited for, so that the answer says the same.
 func (f *flight) settle(ctx context.Context) Result {
-	timer := time.NewTimer(protocol.CancelGrace)
-	defer timer.Stop()
+	var enough <-chan time.Time
+	if f.cut {
+		timer := time.NewTimer(protocol.CancelGrace)
+		defer timer.Stop()
+		enough = timer.C
+	}
 	select {
 	case <-f.done:
-	case <-timer.C:
+	case <-enough:
 	case <-ctx.Done():
 	}
 	return f.standing()

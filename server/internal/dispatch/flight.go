@@ -5,6 +5,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-json-experiment/json/jsontext"
+
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/protocol/mux"
 	"github.com/drover-fleet/drover/protocol/text"
@@ -42,6 +44,10 @@ type flight struct {
 	deadline time.Time    // when an agent that keeps to its own has ended it
 	late     bool         // the server's own deadline passed
 	fate     mux.Fate     // the latest that the agent said of it after a cut
+	cut      bool         // its connection was cut after it was sent: its streams are over; read after exchanged, too
+	file     bool         // its agent sends a file
+	sink     *sink        // which goes there; nil when there's none
+	check    func(jsontext.Value, *fleet.Error) *fleet.Error
 
 	exchanged chan struct{} // closed once nobody uses the caller's ends of the exchange
 	done      chan struct{} // closed after result is set

@@ -62,12 +62,12 @@ func (d *Dispatcher) outcome(f *flight, resp *protocol.Response, err error) flee
 }
 
 // said is what the agent said of the call, beside what's known of it here. Not all cancels of
-// an earlier process are, and a file that breaks off ends its call, too.
+// an earlier process are; a file ends with its connection, or its receiver, and its call with it.
 func (f *flight) said(resp *protocol.Response) *word.Said {
 	def := f.target.def
 	s := &word.Said{
 		Fate: f.fate, Resp: resp, Ran: f.heard(), Limit: min(f.target.timeout, f.target.limit), Since: word.Since(f.created, time.Now()),
-		Asked:   f.ctx.Err() != nil || f.late || f.adopted || def.Stream != capability.NoStream,
+		Asked:   f.ctx.Err() != nil || f.late || f.adopted || def.Stream != capability.NoStream && (f.cut || f.sink != nil && f.sink.err != nil),
 		Refuses: def.Stream != capability.NoStream || def.Name == "job_start",
 	}
 	if !f.sentAt.IsZero() {

@@ -73,6 +73,11 @@ type Request struct {
 	Body     io.Reader
 	BodySize int64
 	Sink     io.Writer
+	// Check, if not nil, judges the end of a call with a Body or a Sink before that's on
+	// record, by what went through them: it's given the result and the error, nil for a success,
+	// and returns the error to record, and to answer. A Sink's own error counts before that. It
+	// may run after Call has returned.
+	Check func(result jsontext.Value, err *fleet.Error) *fleet.Error
 }
 
 // Bounds of Request.QueueFor.

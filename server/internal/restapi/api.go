@@ -71,6 +71,8 @@ type Config struct {
 	Metrics http.Handler
 	// Secure marks the session's cookie for https alone: the public URL is https.
 	Secure bool
+	// FileIdle is how long an upload's client may stand still; a minute when zero.
+	FileIdle time.Duration
 	// Blind: this process holds no tunnels, so that the state of agents is unknown.
 	Blind   bool
 	Version string

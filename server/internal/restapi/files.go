@@ -1,19 +1,18 @@
 package restapi
 
 import (
+	"cmp"
+	"context"
 	"encoding/base64"
 	"encoding/hex"
-	"errors"
-	"fmt"
-	"io"
 	"net/http"
 	"net/url"
-	"os"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-chi/chi/v5"
@@ -26,6 +25,7 @@ import (
 	"github.com/drover-fleet/drover/server/internal/dispatch"
 	"github.com/drover-fleet/drover/server/internal/edge"
 	"github.com/drover-fleet/drover/server/internal/fleet"
+	"github.com/drover-fleet/drover/server/internal/restapi/transfer"
 )
 
 // Headers of the files interface beside those of HTTP.
@@ -49,6 +49,8 @@ type fileRequest struct {
 	q   url.Values
 	// named is closed when the answer's headers have the call's id, soon after it has begun.
 	named chan struct{}
+	body  *transfer.Body // of an upload
+	gone  atomic.Bool    // the client, while it was served
 }
 
 // mountFiles adds the files interface: streams, which the HTTP library can't carry.
@@ -76,7 +78,7 @@ func (a *API) fileHandler(id string, serve func(*fileRequest) error, query ...st
 		}
 		if err := serve(f); err != nil {
 			fe := fleet.AsError(err)
-			if r.Context().Err() != nil { // nobody waits for this answer any more, and nothing failed here
+			if f.gone.Load() { // nobody waits for this answer any more, and nothing failed here
 				writeProblem(w, statusClientGone, fleet.Errorf(protocol.CodeCancelled, "the request was ended before its answer"))
 				return
 			}
@@ -147,7 +149,16 @@ func (f *fileRequest) call(tool string, args any, req dispatch.Request) (dispatc
 		})
 	}
 	req.Tool, req.Args, req.Client, req.Edge = tool, b, clientName(f.r.UserAgent()), edgeName
-	return f.api.Dispatch.Call(f.r.Context(), f.who, req)
+	// The request's context ends also when its body is late, or no more of it is read.
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(f.r.Context()))
+	defer cancel(nil)
+	defer context.AfterFunc(f.r.Context(), func() {
+		if f.body == nil || !f.body.Late() {
+			f.gone.Store(true)
+			cancel(context.Cause(f.r.Context()))
+		}
+	})()
+	return f.api.Dispatch.Call(ctx, f.who, req)
 }
 
 // failure is the error of a call that didn't succeed, nil for one that did.
@@ -193,20 +204,15 @@ func (f *fileRequest) put() error {
 	if err != nil {
 		return f.decline(err)
 	}
-	body := &fileBody{from: f.r.Body, control: http.NewResponseController(f.w), left: size, ended: f.r.Body == http.NoBody}
-	res, err := f.call(capability.FSUpload.Name, args, dispatch.Request{Body: body, BodySize: size})
+	body := transfer.New(f.w, f.r, size, args, cmp.Or(f.api.FileIdle, fileIdle))
+	f.body = body
+	res, err := f.call(capability.FSUpload.Name, args, dispatch.Request{Body: body, BodySize: size, Check: body.Check})
 	if err == nil {
 		err = failure(res)
 	}
-	late := body.close()
+	body.Close()
 	if err != nil {
 		f.w.Header().Set("Connection", "close") // the body may not have been read
-	}
-	switch {
-	case late:
-		return &fleet.Error{Code: protocol.CodeBadArgs, Reason: edge.ReasonBodyLate, Err: err,
-			Message: fmt.Sprintf("no byte of the body came for %d seconds; go on with what is missing, see %s", int(fileIdle.Seconds()), UploadOffset)}
-	case err != nil:
 		return err
 	}
 	var out capability.FSUploadOut
@@ -306,69 +312,4 @@ func (f *fileRequest) answer(status int, res dispatch.Result) error {
 	f.w.WriteHeader(status)
 	_ = json.MarshalWrite(f.w, callAnswer(res).Body) // a client that is gone needs no answer
 	return nil
-}
-
-// fileBody is a request's body on its way to an agent: it may take as long as it likes, but
-// not stand still for longer than fileIdle.
-type fileBody struct {
-	from    io.Reader
-	control *http.ResponseController
-	left    int64 // bytes to come, -1 when that isn't known
-	mu      sync.Mutex
-	over    bool // the request has been served
-	ended   bool // it was read whole
-	late    bool // the client stood still
-}
-
-// Read implements io.Reader. A body of another length than was said is an error.
-func (b *fileBody) Read(p []byte) (int, error) {
-	if !b.patience(time.Now().Add(fileIdle)) {
-		return 0, errServed
-	}
-	if b.left >= 0 { // and one more, to see whether it ends there
-		p = p[:min(int64(len(p)), b.left+1)]
-	}
-	n, err := b.from.Read(p)
-	// A deadline that passes later would end the request while its answer is waited for.
-	b.patience(time.Time{})
-	if b.left >= 0 {
-		switch {
-		case int64(n) > b.left:
-			n, err = int(b.left), io.ErrUnexpectedEOF
-		case err == io.EOF && int64(n) < b.left:
-			err = io.ErrUnexpectedEOF
-		}
-		b.left -= int64(n)
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.ended = b.ended || err == io.EOF
-	b.late = b.late || !b.over && errors.Is(err, os.ErrDeadlineExceeded)
-	return n, err
-}
-
-// errServed ends what still reads a body after its request.
-var errServed = errors.New("the request has been served")
-
-// patience sets the deadline of the connection's reads, as long as the request is served.
-func (b *fileBody) patience(t time.Time) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.over {
-		return false
-	}
-	_ = b.control.SetReadDeadline(t) // a writer without a connection (in a test) has none
-	return true
-}
-
-// close ends the reading. Where the body wasn't read whole, a read that still waits for the
-// client returns, and the connection is of no further use.
-func (b *fileBody) close() (late bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.over = true
-	if !b.ended {
-		_ = b.control.SetReadDeadline(time.Now())
-	}
-	return b.late
 }

@@ -2,12 +2,15 @@ package restapi
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"hash"
 	"mime"
 	"net/http"
+	"os"
 	"path"
 	"regexp"
 	"strconv"
@@ -15,11 +18,13 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/protocol/capability"
 	"github.com/drover-fleet/drover/server/internal/dispatch"
 	"github.com/drover-fleet/drover/server/internal/fleet"
+	"github.com/drover-fleet/drover/server/internal/restapi/transfer"
 )
 
 // get downloads, describes what would be downloaded (HEAD), or tells how much of an upload
@@ -37,15 +42,14 @@ func (f *fileRequest) get() error {
 	if ranged {
 		s.asked = &args
 	}
-	res, err := f.call(capability.FSDownload.Name, args, dispatch.Request{Sink: s})
+	s.none = args.Head
+	res, err := f.call(capability.FSDownload.Name, args, dispatch.Request{Sink: s, Check: s.check})
 	if err == nil {
 		err = failure(res)
 	}
 	var out capability.FSDownloadOut
-	if len(res.Output) > 0 {
-		if jerr := json.Unmarshal(res.Output, &out); jerr != nil {
-			err = errors.Join(err, jerr)
-		}
+	if len(res.Output) > 0 { // what can't be read was no success
+		_ = json.Unmarshal(res.Output, &out)
 	}
 	if args.Head && err == nil {
 		s.describe(&out.FSFileHead)
@@ -67,7 +71,7 @@ func (f *fileRequest) progress() error {
 		return f.decline(fleet.Errorf(protocol.CodeBadArgs, "an upload is asked for by upload, size and sha256, as they are given when it's sent"))
 	}
 	args := capability.FSUploadIn{Path: f.q.Get("path"), UploadID: f.q.Get("upload"), SHA256: f.q.Get("sha256"), Size: size, Probe: true}
-	res, err := f.call(capability.FSUpload.Name, args, dispatch.Request{Body: http.NoBody})
+	res, err := f.call(capability.FSUpload.Name, args, dispatch.Request{Body: http.NoBody, Check: transfer.New(f.w, f.r, 0, args, fileIdle).Check})
 	if err == nil {
 		err = failure(res)
 	}
@@ -133,8 +137,10 @@ type fileSink struct {
 	line     []byte                   // what came of the head
 	head     *capability.FSFileHead
 	held     []byte
-	came     int64 // bytes of the file
-	begun    bool  // the headers are out
+	came     int64     // bytes of the file
+	sum      hash.Hash // of them
+	none     bool      // no file is to come, only its description
+	begun    bool      // the headers are out
 }
 
 // heldBytes bounds what's held back.
@@ -147,6 +153,9 @@ const writeBytes = 4 << 10
 // Write implements io.Writer.
 func (s *fileSink) Write(b []byte) (int, error) {
 	n := len(b)
+	if s.none {
+		return 0, badFile("the agent sent a file that nobody asked for")
+	}
 	if s.head == nil {
 		var err error
 		if b, err = s.begin(b); err != nil || s.head == nil {
@@ -154,8 +163,9 @@ func (s *fileSink) Write(b []byte) (int, error) {
 		}
 	}
 	if s.came += int64(len(b)); s.came > s.head.Length {
-		return 0, errors.New("the agent sent more of the file than it announced")
+		return 0, badFile("the agent sent more of the file than it announced")
 	}
+	s.sum.Write(b)
 	for len(b) > 0 {
 		if len(s.held) == heldBytes {
 			if err := s.flush(); err != nil {
@@ -172,7 +182,7 @@ func (s *fileSink) Write(b []byte) (int, error) {
 func (s *fileSink) begin(b []byte) (rest []byte, err error) {
 	line, rest, whole := bytes.Cut(b, []byte{'\n'})
 	if len(s.line)+len(line) > capability.MaxFileHead {
-		return nil, errors.New("the agent's description of the file is too long")
+		return nil, badFile("the agent's description of the file is too long")
 	}
 	s.line = append(s.line, line...)
 	if !whole {
@@ -180,10 +190,47 @@ func (s *fileSink) begin(b []byte) (rest []byte, err error) {
 	}
 	var head capability.FSFileHead
 	if err := json.Unmarshal(s.line, &head); err != nil || !sound(&head) {
-		return nil, errors.New("the agent's description of the file makes no sense")
+		return nil, badFile("the agent's description of the file makes no sense")
 	}
-	s.head, s.line = &head, nil
+	s.head, s.line, s.sum = &head, nil, sha256.New()
 	return rest, nil
+}
+
+// badFile is the end of a download whose agent doesn't send what it should.
+func badFile(what string) *fleet.Error {
+	return &fleet.Error{Code: protocol.CodeToolFailed, Reason: "bad_result", Message: what + "; try again"}
+}
+
+// lostClient is the end of a download whose client doesn't take it.
+func lostClient(err error) *fleet.Error {
+	what := "the client's connection broke"
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		what = "the client took nothing for too long"
+	}
+	return &fleet.Error{Code: protocol.CodeCancelled, Reason: "client_gone", Err: err, Message: what + " before it had the whole file"}
+}
+
+// check judges the end of a download before that's on record: it has succeeded only with the
+// bytes that the agent says it sent.
+func (s *fileSink) check(result jsontext.Value, err *fleet.Error) *fleet.Error {
+	if err != nil {
+		return err
+	}
+	var out capability.FSDownloadOut
+	if json.Unmarshal(result, &out) != nil {
+		return badFile("the agent's result makes no sense")
+	}
+	if s.none {
+		return nil
+	}
+	if s.head == nil || s.came != s.head.Length || *s.head != out.FSFileHead {
+		return badFile("the agent sent other bytes than it says it did")
+	}
+	sum := hex.EncodeToString(s.sum.Sum(nil))
+	if out.SHA256 != sum || out.Length == out.Size && out.FileSHA256 != "" && out.FileSHA256 != sum {
+		return badFile("the agent sent bytes of another SHA-256 than it says it did")
+	}
+	return nil
 }
 
 func sound(h *capability.FSFileHead) bool {
@@ -198,7 +245,7 @@ func (s *fileSink) flush() error {
 	for b := s.held; len(b) > 0; {
 		k := min(writeBytes, len(b))
 		if _, err := s.w.Write(b[:k]); err != nil {
-			return err
+			return lostClient(err)
 		}
 		b = b[k:]
 	}
@@ -252,13 +299,10 @@ func attachment(file string) string {
 	return "attachment"
 }
 
-// end answers with what was held back when the call has succeeded. An error is returned
+// end answers with what was held back when the call has succeeded, as the record has it. An error is returned
 // while it can be answered; afterwards the connection is broken off, so that nobody takes
 // what came for the file.
 func (s *fileSink) end(out *capability.FSDownloadOut, err error) error {
-	if err == nil && (s.head == nil || s.came != s.head.Length || *s.head != out.FSFileHead) {
-		err = &fleet.Error{Code: protocol.CodeToolFailed, Reason: "bad_result", Message: "the agent sent other bytes than it says it did; try again"}
-	}
 	if err != nil && s.begun {
 		panic(http.ErrAbortHandler)
 	}

@@ -2,6 +2,7 @@ package restapi
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
@@ -52,7 +53,13 @@ func (d *disk) stream(_ context.Context, req *protocol.Request, x mux.Exchange) 
 	u := upload{args: in, size: x.Size}
 	u.body, u.err = io.ReadAll(x.Body)
 	d.uploads <- u
-	out := capability.FSUploadOut{Path: in.Path, Received: in.Offset + int64(len(u.body)), Complete: !in.Probe, Created: in.Offset == 0}
+	if u.err != nil {
+		return fault(protocol.Failf(capability.ReasonCut, "%v", u.err))
+	}
+	out := capability.FSUploadOut{Path: in.Path, Received: in.Offset + int64(len(u.body)), Created: in.Offset == 0}
+	if !in.Probe {
+		out.Complete, out.Size, out.SHA256 = true, out.Received, cmp.Or(in.SHA256, hexSum(u.body))
+	}
 	return result(out, nil)
 }
 
@@ -120,6 +127,33 @@ func result(out any, e *protocol.Error) *protocol.Response {
 		return fault(protocol.Errorf(protocol.CodeInternal, "%v", err))
 	}
 	return &protocol.Response{Result: b, Error: e}
+}
+
+// TestALateBody: a client that stands still with its upload is told so, and the record says it,
+// too; one that goes is no late one.
+func TestALateBody(t *testing.T) {
+	w := newWorld(t, func(c *Config) { c.FileIdle = 200 * time.Millisecond })
+	d := &disk{uploads: make(chan upload, 8)}
+	w.hosts.stream = d.stream
+	w.agent("web-01", nil)
+	token := w.pat("me", false, everyAgent, everyTool)
+	r, wr := io.Pipe()
+	defer func() { _ = wr.Close() }()
+	go func() { _, _ = wr.Write(make([]byte, 500)) }()
+	resp := w.open(t, "PUT", filePath, token, r)
+	defer func() { _ = resp.Body.Close() }()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := decode[Problem](t, answerOf{resp.StatusCode, resp.Header, string(b)})
+	if resp.StatusCode != http.StatusRequestTimeout || p.Error.Reason != "body_late" {
+		t.Errorf("HTTP %d %s", resp.StatusCode, b)
+	}
+	got := decode[Call](t, w.do("GET", Prefix+"/calls/"+resp.Header.Get(CallIDHeader), token, ""))
+	if got.State != "failed" || got.Error == nil || got.Error.Message != p.Error.Message || got.Error.Reason != "body_late" {
+		t.Errorf("the record: %+v %+v", got, got.Error)
+	}
 }
 
 // fileWorld is a world with a host that has a file, and a token for it.
