@@ -180,16 +180,31 @@ func (g *pgGroup) run(ctx context.Context, list []statement) error {
 	return g.send(ctx, list, false)
 }
 
+// atOnce is how many statements of a list that must change a row may be sent with the commit,
+// in one round trip: one that changes none fails the transaction then, and is the only one
+// that's known to be lost. With more of them it's seen first which are.
+const atOnce = 16
+
 func (g *pgGroup) commitWith(ctx context.Context, list []statement) error {
+	n := 0
 	for i := range list {
-		if list[i].must { // whether it may be committed is known only after the answer
-			if err := g.send(ctx, list, false); err != nil {
-				return err
-			}
-			return g.send(ctx, nil, true)
+		if list[i].must {
+			n++
 		}
 	}
-	return g.send(ctx, list, true)
+	if n <= atOnce {
+		return g.send(ctx, list, true)
+	}
+	if err := g.send(ctx, list, false); err != nil {
+		return err
+	}
+	return g.send(ctx, nil, true)
+}
+
+// orFail makes an update fail that changes no row: by a division by zero, which no statement
+// of the writer does otherwise.
+func orFail(update string) string {
+	return `WITH changed AS (` + update + ` RETURNING 1) SELECT 1 / COUNT(*) FROM changed`
 }
 
 func (g *pgGroup) send(ctx context.Context, list []statement, commit bool) error {
@@ -201,7 +216,11 @@ func (g *pgGroup) send(ctx context.Context, list []statement, commit bool) error
 			g.begun = true
 		}
 		for i := range list {
-			batch.Queue(list[i].query, list[i].args...)
+			query := list[i].query
+			if commit && list[i].must {
+				query = orFail(query)
+			}
+			batch.Queue(query, list[i].args...)
 		}
 		if commit {
 			batch.Queue("commit")
@@ -243,10 +262,12 @@ func readBatch(res pgx.BatchResults, list []statement, begin, commit bool) error
 	return nil
 }
 
+const divisionByZero = "22012"
+
 func readStep(res pgx.BatchResults, s *statement) error {
 	if s.scan == nil {
 		tag, err := res.Exec()
-		if err == nil && s.must && tag.RowsAffected() != 1 {
+		if s.must && (err == nil && tag.RowsAffected() != 1 || pgCode(err) == divisionByZero) {
 			err = errNoRows
 		}
 		return err
