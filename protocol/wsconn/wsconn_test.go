@@ -47,15 +47,17 @@ func TestMessages(t *testing.T) {
 	s.Established()
 	c.Established()
 	ctx := t.Context()
-	for _, n := range []int{0, 1, 125, 126, 511, 512, 513, 4096, 16384, protocol.MaxChunk + protocol.ChunkHeader} {
+	for _, n := range []int{0, 1, 125, 126, 511, 512, 513, 1020, 1023, 1024, 1025, 3000, 4096, 16384, protocol.MaxChunk + protocol.ChunkHeader} {
 		want := bytes.Repeat([]byte{'a' + byte(n%26)}, n)
 		for _, binary := range []bool{true, false} {
-			if err := c.Write(ctx, binary, want); err != nil {
-				t.Fatal(err)
-			}
-			bin, got, err := s.Read(ctx)
-			if err != nil || bin != binary || !bytes.Equal(got, want) {
-				t.Fatalf("%d bytes, binary %t: %t, %d bytes, %v", n, binary, bin, len(got), err)
+			for _, way := range []struct{ from, to *wsconn.Conn }{{c, s}, {s, c}} {
+				if err := way.from.Write(ctx, binary, want); err != nil {
+					t.Fatal(err)
+				}
+				bin, got, err := way.to.Read(ctx)
+				if err != nil || bin != binary || !bytes.Equal(got, want) {
+					t.Fatalf("%d bytes, binary %t: %t, %d bytes, %v", n, binary, bin, len(got), err)
+				}
 			}
 		}
 	}

@@ -20,7 +20,8 @@ const (
 	leastGOGC  = 100
 	tuneEvery  = 5 * time.Second
 	idleTicks  = 4        // so many in a row with less than idleAllocs make a server idle
-	idleAllocs = 5 << 20  // bytes
+	idleAllocs = 5 << 20  // bytes, or idlePart of what lives: every agent's keep-alive makes some
+	idlePart   = 16       // the sixteenth part
 	worthwhile = 16 << 20 // bytes to give back
 	memoryPart = 0.7      // of the machine's or the container's memory: the soft limit
 )
@@ -93,7 +94,7 @@ func (t *tuner) look(h heap) (set int, release bool) {
 		t.gogc, set = want, want
 	}
 	t.quiet++
-	if h.allocs-t.allocs > idleAllocs {
+	if h.allocs-t.allocs > max(idleAllocs, h.live/idlePart) {
 		t.quiet = 0
 	}
 	t.allocs = h.allocs

@@ -46,6 +46,15 @@ func TestTuner(t *testing.T) {
 			t.Error("a busy server gives memory back")
 		}
 	}
+	released = 0
+	for range idleTicks {
+		if _, release := look(7*mb, 160*mb, 100*mb); release {
+			released++
+		}
+	}
+	if released != 1 {
+		t.Error("a server whose many agents only show signs of life keeps what it doesn't need")
+	}
 }
 
 func TestReadHeap(t *testing.T) {
