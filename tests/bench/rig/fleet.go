@@ -190,21 +190,27 @@ func (s *Server) Kill() error {
 	return err
 }
 
-// Dialled is how many dials a swarm has counted in each second in which there were any, from
-// this offset of its log on.
-func Dialled(swarm *Proc, offset int) (each []int, err error) {
+// EachSecond is how many a swarm has counted of something ("dialled", "connected") in each
+// second from the first to the last in which there was any, from this offset of its log on.
+func EachSecond(swarm *Proc, what string, offset int) (each []int, err error) {
 	b, err := os.ReadFile(swarm.Log)
 	if err != nil {
 		return nil, err
 	}
 	for line := range strings.Lines(string(b[min(offset, len(b)):])) {
-		if n, ok := strings.CutPrefix(strings.TrimSpace(line), "dialled "); ok {
+		if n, ok := strings.CutPrefix(strings.TrimSpace(line), what+" "); ok {
 			k, err := strconv.Atoi(n)
 			if err != nil {
 				return nil, err
 			}
 			each = append(each, k)
 		}
+	}
+	for len(each) > 0 && each[0] == 0 {
+		each = each[1:]
+	}
+	for len(each) > 0 && each[len(each)-1] == 0 {
+		each = each[:len(each)-1]
 	}
 	return each, nil
 }
@@ -213,7 +219,8 @@ func Dialled(swarm *Proc, offset int) (each []int, err error) {
 // are connected. A swarm that was connected before says so again once it had lost some.
 func AllOnline(swarm *Proc, n, offset int) error {
 	_, err := swarm.Await(10*time.Minute, func(log string) string {
-		if strings.HasSuffix(strings.TrimSpace(log[min(offset, len(log)):]), "online "+strconv.Itoa(n)) {
+		said := log[min(offset, len(log)):]
+		if i := strings.LastIndex(said, "online "); i >= 0 && strings.HasPrefix(said[i:], fmt.Sprintf("online %d\n", n)) {
 			return "yes"
 		}
 		return ""

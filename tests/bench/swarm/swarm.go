@@ -52,6 +52,7 @@ type Swarm struct {
 	cfg    Config
 	agents []*agent
 	online atomic.Int64
+	ever   atomic.Int64
 	client *http.Client
 
 	mu    sync.Mutex
@@ -186,6 +187,9 @@ func (s *Swarm) Run(ctx context.Context) {
 // Online is how many agents are connected now.
 func (s *Swarm) Online() int { return int(s.online.Load()) }
 
+// Connected is how many connections were made since the start.
+func (s *Swarm) Connected() int { return int(s.ever.Load()) }
+
 // Dials are the times at which agents have dialled since the last Dials.
 func (s *Swarm) Dials() []time.Time {
 	s.mu.Lock()
@@ -232,6 +236,7 @@ func (s *Swarm) once(ctx context.Context, a *agent) (end protocol.Ended) {
 		return end
 	}
 	s.online.Add(1)
+	s.ever.Add(1)
 	began := time.Now()
 	err = session.Run(ctx)
 	s.online.Add(-1)

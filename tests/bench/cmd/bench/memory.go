@@ -101,7 +101,7 @@ func (b *bench) serverMemory(ctx context.Context) error {
 		return err
 	}
 	b.note(fmt.Sprintf("server, %d agents: enrol and connect all", b.agents), time.Since(began).Round(time.Second).String())
-	if err := b.perAgent(ctx, srv, empty, "after enrolment"); err != nil {
+	if err := b.perAgent(ctx, srv, empty, b.agents, "after enrolment"); err != nil {
 		return err
 	}
 	said, err := swarm.Said()
@@ -119,10 +119,11 @@ func (b *bench) serverMemory(ctx context.Context) error {
 		return err
 	}
 	b.note(fmt.Sprintf("server, %d agents: restart until all are back", b.agents), time.Since(began).Round(time.Second).String())
-	return b.perAgent(ctx, srv, empty, "after a restart")
+	return b.perAgent(ctx, srv, empty, b.agents, "after a restart")
 }
 
-func (b *bench) perAgent(ctx context.Context, srv *rig.Server, empty int64, when string) error {
+// perAgent reads what n idle agents hold of the server's memory.
+func (b *bench) perAgent(ctx context.Context, srv *rig.Server, empty int64, n int, when string) error {
 	if err := pause(ctx, b.settle); err != nil {
 		return err
 	}
@@ -130,8 +131,8 @@ func (b *bench) perAgent(ctx context.Context, srv *rig.Server, empty int64, when
 	if err != nil {
 		return err
 	}
-	each := float64(full-empty) / float64(b.agents) / 1024
-	b.add(row{what: fmt.Sprintf("server, %d idle agents, %s (empty: %s)", b.agents, when, mib(empty)), value: mib(full),
+	each := float64(full-empty) / float64(n) / 1024
+	b.add(row{what: fmt.Sprintf("server, %d idle agents, %s (empty: %s)", n, when, mib(empty)), value: mib(full),
 		ratio: number(each, 1) + " KiB an agent", bar: "at most 40 KiB", met: each <= 40})
 	return nil
 }

@@ -1,6 +1,7 @@
 // Command swarm runs thousands of simulated agents against a server. Once a second, until
-// SIGINT or SIGTERM, it prints "dialled N", the dials of that second, when there were any, and
-// "online N" when that number changed.
+// SIGINT or SIGTERM, it prints "dialled N" and "connected N", the dials and the handshakes done
+// of that second, when there were any or an agent is missing, and "online N" when that number
+// changed.
 package main
 
 import (
@@ -39,19 +40,20 @@ func run(cfg swarm.Config) error {
 	go func() { s.Run(ctx); close(ended) }()
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
-	last := -1
+	last, connected := -1, 0
 	for {
 		select {
 		case <-ended:
 			return nil
 		case <-tick.C:
 		}
-		if n := len(s.Dials()); n > 0 {
-			fmt.Println("dialled", n)
+		dialled, all, online := len(s.Dials()), s.Connected(), s.Online()
+		if dialled > 0 || all > connected || online < cfg.Agents {
+			fmt.Printf("dialled %d\nconnected %d\n", dialled, all-connected)
 		}
-		if n := s.Online(); n != last {
-			last = n
-			fmt.Println("online", n)
+		if connected = all; online != last {
+			last = online
+			fmt.Println("online", online)
 		}
 	}
 }
