@@ -20,6 +20,12 @@ func openJournal(dir string, log *slog.Logger) *journal.Journal {
 	if at := j.Aside(); at != "" {
 		log.Error("the journal of calls was damaged; a new one is used, and calls that were open end as outcome_unknown", "set_aside", at)
 	}
+	if j.Older() {
+		log.Error("the journal of calls is older than what the last agent wrote: the state folder was put back. It's used under a new name, calls that were open end as outcome_unknown, and those that it doesn't have may have left processes")
+	}
+	if err := j.Unwitnessed(); err != nil {
+		log.Info("nothing outside the state folder tells whether the journal of calls is the newest: a call that the agent's restart cuts short ends as outcome_unknown, never as not_started", "why", err)
+	}
 	return j
 }
 

@@ -40,6 +40,7 @@ var built builds
 // Main runs a package's tests and removes what Build left. Packages that call Build have
 // it as their TestMain.
 func Main(m *testing.M) int {
+	defer testenv.Runtime()()
 	defer func() {
 		if built.dir != "" {
 			_ = os.RemoveAll(built.dir)

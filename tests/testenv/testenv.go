@@ -18,3 +18,15 @@ func Require(t testing.TB, there bool, why string) {
 		t.Skip(why)
 	}
 }
+
+// Runtime gives the agents of this process, and of those that it starts, a runtime folder of
+// their own until remove is called. It's in memory where the system has that: on others an
+// agent does without.
+func Runtime() (remove func()) {
+	dir, err := os.MkdirTemp("/dev/shm", "drover-test-")
+	if err != nil {
+		return func() {}
+	}
+	_ = os.Setenv("RUNTIME_DIRECTORY", dir)
+	return func() { _ = os.RemoveAll(dir) }
+}

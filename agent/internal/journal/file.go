@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
 
 	"github.com/drover-fleet/drover/agent/internal/durable"
 )
@@ -49,12 +48,7 @@ func Open(o Options) (*Journal, error) {
 		return nil, fmt.Errorf("journal: %w", err)
 	}
 	smallPages(j.f, int64(len(j.ring)+1)*slotSize)
-	number, err := numberOf(j.f)
-	if err != nil {
-		_ = j.f.Close()
-		return nil, fmt.Errorf("journal: %w", err)
-	}
-	j.place = strconv.FormatUint(number, 36)
+	j.attest(o)
 	return j, nil
 }
 
@@ -100,7 +94,7 @@ func (j *Journal) take(b []byte) bool {
 			continue
 		}
 		j.ring[i], j.index[s.id.Hash] = s, int32(i)
-		j.next = max(j.next, s.seq+1)
+		j.next, j.sum = max(j.next, s.seq+1), j.sum+s.seq
 		j.floor.join(s.floor)
 	}
 	return whole

@@ -20,10 +20,3 @@ func allocate(*os.File, int64) error { return nil }
 
 // smallPages does nothing: the system isn't asked for it.
 func smallPages(*os.File, int64) {}
-
-// numberOf is what the file system calls a file, which a copy of it has another of.
-func numberOf(f *os.File) (uint64, error) {
-	var st unix.Stat_t
-	err := unix.Fstat(int(f.Fd()), &st)
-	return st.Ino, err
-}

@@ -36,10 +36,3 @@ func smallPages(f *os.File, size int64) {
 		_, _ = io.Copy(io.Discard, io.NewSectionReader(f, 0, size)) // an error comes again with a write
 	}
 }
-
-// numberOf is what the file system calls a file, which a copy of it has another of.
-func numberOf(f *os.File) (uint64, error) {
-	var st unix.Stat_t
-	err := unix.Fstat(int(f.Fd()), &st)
-	return st.Ino, err
-}

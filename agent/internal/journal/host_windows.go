@@ -31,10 +31,3 @@ func allocate(*os.File, int64) error { return nil }
 
 // smallPages does nothing: the system isn't asked for it.
 func smallPages(*os.File, int64) {}
-
-// numberOf is what the file system calls a file, which a copy of it has another of.
-func numberOf(f *os.File) (uint64, error) {
-	var info windows.ByHandleFileInformation
-	err := windows.GetFileInformationByHandle(windows.Handle(f.Fd()), &info)
-	return uint64(info.FileIndexHigh)<<32 | uint64(info.FileIndexLow), err
-}

@@ -64,22 +64,31 @@ type Options struct {
 	Slots int    // Slots when zero
 	// HostBoot names the host's present boot; what the system says when "".
 	HostBoot string
+	// Runtime is a folder in memory for what tells an older journal from the newest; the
+	// system's own when "".
+	Runtime string
 }
 
 // Journal is one agent's journal. Its methods may be called from any goroutine.
 type Journal struct {
 	id    [16]byte
 	boot  boot
-	place string // the file's own number, which a copy of the state folder doesn't have
+	name  string // from the witness
 	aside string
+	older bool
+
+	unwitnessed error
 
 	mu    sync.Mutex
 	f     *os.File // nil: only in memory
 	ring  []slot
 	index map[[16]byte]int32 // where in the ring a call is
 	next  uint64             // the number of the next entry
+	sum   uint64             // of the numbers in the ring
 	floor Floor              // what was overwritten
 	out   [slotSize]byte     // the slot that's being written
+
+	witness witness
 }
 
 // boot is the host's boot: its name, and a number for the slots, 0 when the name isn't the
@@ -111,12 +120,20 @@ func newJournal(slots int, b boot) *Journal {
 // Since its Boot is new each time, nothing wrong is ever concluded from it.
 func Memory() *Journal { return newJournal(Slots, bootOf("")) }
 
-// Boot names this journal, which a copy of it isn't, and the host's boot: that a call is
-// unknown means that it didn't begin only if this is the name that held when the call was
-// sent. It stays the same while the journal is open. At most 80 bytes.
+// Boot names this journal, which a copy of it or an older one isn't, and the host's boot:
+// that a call is unknown means that it didn't begin only if this is the name that held when
+// the call was sent. It stays the same while the journal is open. At most 80 bytes.
 func (j *Journal) Boot() string {
-	return hex.EncodeToString(j.id[:]) + "." + j.boot.name + "." + j.place
+	return hex.EncodeToString(j.id[:]) + "." + j.boot.name + "." + j.name
 }
+
+// Older tells that the journal was found as it had been at an earlier time: entries are
+// missing, and what it says of others may have been true only then.
+func (j *Journal) Older() bool { return j.older }
+
+// Unwitnessed tells why nothing outside the state folder can say whether the journal is the
+// newest; nil when something can. Without that, each process has a name of its own.
+func (j *Journal) Unwitnessed() error { return j.unwitnessed }
 
 // Aside is where Open put a damaged journal, "" if there was none.
 func (j *Journal) Aside() string { return j.aside }
@@ -161,8 +178,12 @@ func (j *Journal) start(id ID, tool string) error {
 	if old.seq != 0 {
 		delete(j.index, old.id.Hash)
 	}
+	j.floor, j.next, j.sum = s.floor, s.seq+1, j.sum+s.seq-old.seq
 	j.ring[place], j.index[id.Hash] = s, int32(place)
-	j.floor, j.next = s.floor, s.seq+1
+	if err := j.witness.put(j.sum); err != nil {
+		j.ring[place].state = Withdrawn
+		return errors.Join(err, j.write(&j.ring[place], place))
+	}
 	return nil
 }
 
@@ -279,5 +300,5 @@ func (j *Journal) Close() error {
 	if j.f == nil {
 		return nil
 	}
-	return errors.Join(j.f.Sync(), j.f.Close())
+	return errors.Join(j.f.Sync(), j.f.Close(), j.witness.close())
 }
