@@ -20,6 +20,7 @@ import (
 	"github.com/drover-fleet/drover/server/internal/authn"
 	"github.com/drover-fleet/drover/server/internal/cluster"
 	"github.com/drover-fleet/drover/server/internal/dispatch"
+	"github.com/drover-fleet/drover/server/internal/edge"
 	"github.com/drover-fleet/drover/server/internal/enroll"
 	"github.com/drover-fleet/drover/server/internal/fleet"
 	"github.com/drover-fleet/drover/server/internal/mcpapi"
@@ -42,6 +43,7 @@ type Server struct {
 	enroll   *enroll.Service
 	presence *presence.Registry
 	dispatch *dispatch.Dispatcher
+	bodies   *edge.Bodies
 	tunnel   *tunnel.Server
 	mcp      *mcpapi.API
 	rest     *restapi.API
@@ -121,7 +123,7 @@ func (s *Server) wire() error {
 			return err
 		}
 	}
-	s.dispatch = dispatch.New(path)
+	s.dispatch, s.bodies = dispatch.New(path), edge.NewBodies(s.authn.Alive)
 	s.enroll = enroll.New(enroll.Config{Store: s.db, ServerKey: s.key, Log: s.log, CloseAgent: s.closeAgent})
 	tunnels := tunnel.Config{
 		Store: s.db, Presence: s.presence, ServerKey: s.key, KeepAlive: s.cfg.KeepAlive, Log: s.log,
@@ -132,10 +134,10 @@ func (s *Server) wire() error {
 	}
 	s.tunnel = tunnel.New(tunnels)
 	s.mcp = mcpapi.New(mcpapi.Config{
-		Dispatch: s.dispatch, Fleet: s.dispatch, Trace: s.trace, Log: s.log, Version: s.cfg.Version, Stateless: s.cfg.NatsURL != "",
+		Dispatch: s.dispatch, Fleet: s.dispatch, Bodies: s.bodies, Trace: s.trace, Log: s.log, Version: s.cfg.Version, Stateless: s.cfg.NatsURL != "",
 	})
 	s.rest, err = restapi.New(restapi.Config{
-		Dispatch: s.dispatch, PATs: s.authn, Enrolment: s.enroll, Store: s.db, Fenced: s.fenced, Metrics: s.metrics.Handler(),
+		Dispatch: s.dispatch, PATs: s.authn, Enrolment: s.enroll, Store: s.db, Fenced: s.fenced, Bodies: s.bodies, Metrics: s.metrics.Handler(),
 		Secure: strings.HasPrefix(s.cfg.PublicURL, "https:"), Log: s.log, Version: s.cfg.Version,
 	})
 	if err != nil {

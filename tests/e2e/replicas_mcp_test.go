@@ -164,7 +164,7 @@ func TestRevokedOnAllReplicas(t *testing.T) {
 		t.Fatalf("job_start: %s %+v", res.State, res.Error)
 	}
 	job := jobPID(t, file)
-	stream := subscribe(t, b, token)
+	stream := subscribe(t, &b.Client, token)
 
 	if status, body := a.REST(a.Admin).Do("DELETE", "/api/v1/pats/"+pat, ""); status/100 != 2 {
 		t.Fatalf("revoke: HTTP %d %s", status, body)
@@ -202,7 +202,27 @@ func jobPID(t *testing.T, file string) int {
 }
 
 // subscribe opens a stream of news in the modern era; closed is closed at its end.
-func subscribe(t *testing.T, d *harness.Deployment, token string) (closed <-chan struct{}) {
+func subscribe(t *testing.T, d *harness.Client, token string) (closed <-chan struct{}) {
+	t.Helper()
+	resp := listening(t, d, token)
+	if resp.StatusCode != 200 {
+		t.Fatalf("subscriptions/listen: HTTP %d", resp.StatusCode)
+	}
+	lines := bufio.NewScanner(resp.Body)
+	for lines.Scan() && !strings.Contains(lines.Text(), "acknowledged") {
+	}
+	end := make(chan struct{})
+	go func() {
+		defer close(end)
+		defer func() { _ = resp.Body.Close() }()
+		for lines.Scan() {
+		}
+	}()
+	return end
+}
+
+// listening asks for a stream of news in the modern era.
+func listening(t *testing.T, d *harness.Client, token string) *http.Response {
 	t.Helper()
 	body, _ := json.Marshal(map[string]any{"jsonrpc": "2.0", "id": 1, "method": "subscriptions/listen", "params": map[string]any{
 		"notifications": map[string]any{"toolsListChanged": true},
@@ -225,18 +245,5 @@ func subscribe(t *testing.T, d *harness.Deployment, token string) (closed <-chan
 	if err != nil {
 		t.Fatal(err)
 	}
-	if resp.StatusCode != 200 {
-		t.Fatalf("subscriptions/listen: HTTP %d", resp.StatusCode)
-	}
-	lines := bufio.NewScanner(resp.Body)
-	for lines.Scan() && !strings.Contains(lines.Text(), "acknowledged") {
-	}
-	end := make(chan struct{})
-	go func() {
-		defer close(end)
-		defer func() { _ = resp.Body.Close() }()
-		for lines.Scan() {
-		}
-	}()
-	return end
+	return resp
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/drover-fleet/drover/server"
 	"github.com/drover-fleet/drover/server/internal/authn"
 	"github.com/drover-fleet/drover/server/internal/dispatch"
+	"github.com/drover-fleet/drover/server/internal/edge"
 	"github.com/drover-fleet/drover/server/internal/enroll"
 	"github.com/drover-fleet/drover/server/internal/fleet"
 	"github.com/drover-fleet/drover/server/internal/restapi"
@@ -51,6 +52,7 @@ func openLocal(ctx context.Context, w *where, create bool) (*client, error) {
 		}),
 		PATs:      localTokens{Service: tokens, who: localPrincipal()},
 		Enrolment: localEnrolment{Service: enroll.New(enroll.Config{Store: db, ServerKey: key, Log: log}), where: w, key: key},
+		Bodies:    edge.NewBodies(func(string) bool { return true }),
 		Store:     db, Blind: true, Version: versionText(), Log: log,
 	})
 	if err != nil {

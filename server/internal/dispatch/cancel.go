@@ -27,7 +27,12 @@ func (d *Dispatcher) Cancel(ctx context.Context, who fleet.Principal, id fleet.C
 		return d.resultOf(call, false), nil
 	}
 	d.request(who, id)
-	const wait = protocol.CancelGrace + 5*time.Second
+	wait := protocol.CancelGrace + 5*time.Second
+	leave, err := d.mayWait(who)
+	defer leave()
+	if err != nil { // its end counts all the same, and is to be asked for
+		wait = atOnce
+	}
 	f := d.find(id)
 	if f == nil { // it has ended, or another replica has it
 		if d.others == nil {

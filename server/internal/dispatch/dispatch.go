@@ -13,6 +13,7 @@ import (
 	"github.com/drover-fleet/drover/protocol/mux"
 	"github.com/drover-fleet/drover/server/internal/authz"
 	"github.com/drover-fleet/drover/server/internal/fleet"
+	"github.com/drover-fleet/drover/server/internal/limit"
 	"github.com/drover-fleet/drover/server/internal/obs"
 	"github.com/drover-fleet/drover/server/internal/store"
 	"github.com/drover-fleet/drover/server/internal/tracing"
@@ -75,6 +76,7 @@ type Dispatcher struct {
 	defs       map[string]*capability.Definition
 	views      views
 	lanes      lanes
+	waits      *limit.Shares // of requests, see wait
 
 	terms atomic.Int64 // raised when this replica's open calls were taken over by others
 
@@ -101,7 +103,7 @@ func New(c Config) *Dispatcher {
 		others: c.CancelElsewhere, fenced: c.Fenced, offlineWhy: c.OfflineWhy, resumeWait: c.ResumeWait, expected: c.Expected,
 		obs: c.Metrics, trace: c.Trace, log: c.Log, defs: map[string]*capability.Definition{}, open: map[fleet.CallID]*flight{},
 		own: map[string]int{}, queued: map[fleet.AgentID]int{}, owners: map[queueOwner]int{}, ownBytes: map[string]int64{}, arrivals: map[fleet.AgentID]chan struct{}{},
-		settling: map[fleet.CallID]bool{}, closing: make(chan struct{}), gone: make(chan struct{}),
+		waits: limit.New(ownWaits, maxWaits), settling: map[fleet.CallID]bool{}, closing: make(chan struct{}), gone: make(chan struct{}),
 	}
 	for _, def := range capability.All() {
 		d.defs[def.Name] = def
@@ -124,8 +126,15 @@ func (d *Dispatcher) Call(ctx context.Context, who fleet.Principal, req Request)
 	if err != nil {
 		return Result{}, d.refuse(who, req, err)
 	}
-	if f == nil {
+	if joined != nil {
 		d.obs.Joined()
+		leave, err := d.mayWait(who)
+		defer leave()
+		if err != nil { // it hears at once where the call stands
+			req.Wait = atOnce
+		}
+	}
+	if f == nil {
 		if joined.State.Final() {
 			return d.resultOf(joined, true), nil
 		}
@@ -138,9 +147,6 @@ func (d *Dispatcher) Call(ctx context.Context, who fleet.Principal, req Request)
 	}
 	f.hold()
 	f.watch(req.Progress)
-	if joined != nil {
-		d.obs.Joined()
-	}
 	res, err := d.await(ctx, f, req)
 	res.Joined = joined != nil
 	return res, err
@@ -209,15 +215,15 @@ func (d *Dispatcher) enter(in *fleet.Intent) error {
 	case d.isFenced(): // what it recorded now might belong to nobody
 		return fleet.Errorf(protocol.CodeUnavailable, "this server is out of touch with its database or with other replicas; nothing was started; try again in a moment")
 	case d.own[in.Principal.ID] >= maxOwn:
-		return limited("principal_calls", "this credential has %d open calls, the most that may be; nothing was started; wait for some to end", maxOwn)
+		return fleet.Limited("principal_calls", "this credential has %d open calls, the most that may be; nothing was started; wait for some to end", maxOwn)
 	case queued && d.queued[in.Agent] >= maxQueued:
-		return limited("agent_queue", "%d calls are queued for agent %s, the most that may be; nothing was queued", maxQueued, in.Agent)
+		return fleet.Limited("agent_queue", "%d calls are queued for agent %s, the most that may be; nothing was queued", maxQueued, in.Agent)
 	case queued && d.owners[ownerOf(in)] >= ownQueued:
-		return limited("principal_queue", "this credential has %d calls queued for agent %s, the most that may be; nothing was queued", ownQueued, in.Agent)
+		return fleet.Limited("principal_queue", "this credential has %d calls queued for agent %s, the most that may be; nothing was queued", ownQueued, in.Agent)
 	case queued && d.ownBytes[in.Principal.ID]+int64(len(in.Frozen)) > ownQueuedBytes:
-		return limited("principal_queue_bytes", "the arguments of this credential's queued calls together are as large as may be (%d MiB); nothing was queued; send large content when the agent is online", ownQueuedBytes>>20)
+		return fleet.Limited("principal_queue_bytes", "the arguments of this credential's queued calls together are as large as may be (%d MiB); nothing was queued; send large content when the agent is online", ownQueuedBytes>>20)
 	case queued && d.waiting+int64(len(in.Frozen)) > maxQueuedBytes:
-		return limited("queue_bytes", "the arguments of all queued calls together are as large as may be (%d MiB); nothing was queued; send large content when the agent is online", maxQueuedBytes>>20)
+		return fleet.Limited("queue_bytes", "the arguments of all queued calls together are as large as may be (%d MiB); nothing was queued; send large content when the agent is online", maxQueuedBytes>>20)
 	}
 	d.own[in.Principal.ID]++
 	if queued {

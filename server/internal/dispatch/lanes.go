@@ -4,7 +4,6 @@ import (
 	"context"
 	"sync"
 
-	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/server/internal/fleet"
 )
 
@@ -19,6 +18,10 @@ const (
 	// them one principal may have.
 	maxWaiting = 2048
 	ownWaiting = 1536
+	// ownWaits is how many requests of one principal wait for calls that they haven't made, and
+	// maxWaits how many of all.
+	ownWaits = 1024
+	maxWaits = 4096
 	// maxOwn is how many open calls one principal may have on all agents, queued ones included.
 	maxOwn = 4096
 	// maxQueued is how many calls may be queued for one agent that is offline, and ownQueued
@@ -90,10 +93,10 @@ func (l *lanes) join(agent fleet.AgentID, who string) (*waiter, error) {
 		l.agents[agent] = n
 	}
 	if len(n.waiting) >= maxWaiting {
-		return nil, limited("agent_calls", "%d calls wait for agent %s already, the most that may; nothing was sent; try again when some have ended", maxWaiting, agent)
+		return nil, fleet.Limited("agent_calls", "%d calls wait for agent %s already, the most that may; nothing was sent; try again when some have ended", maxWaiting, agent)
 	}
 	if n.waits(who) >= ownWaiting {
-		return nil, limited("principal_waiting", "%d calls of this credential wait for agent %s already, the most that may; nothing was sent; try again when some have ended", ownWaiting, agent)
+		return nil, fleet.Limited("principal_waiting", "%d calls of this credential wait for agent %s already, the most that may; nothing was sent; try again when some have ended", ownWaiting, agent)
 	}
 	w := &waiter{who: who, ready: make(chan struct{})}
 	n.waiting = append(n.waiting, w)
@@ -158,11 +161,4 @@ func (n *lane) serve() {
 		next.has = true
 		close(next.ready)
 	}
-}
-
-// limited is a refusal that names its limit in the reason.
-func limited(reason, format string, args ...any) *fleet.Error {
-	err := fleet.Errorf(protocol.CodeRateLimited, format, args...)
-	err.Reason = reason
-	return err
 }

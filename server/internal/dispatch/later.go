@@ -2,10 +2,12 @@ package dispatch
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/server/internal/fleet"
+	"github.com/drover-fleet/drover/server/internal/limit"
 )
 
 // Result tells how a call ended, or where it stands after at most wait. Callers see their
@@ -15,18 +17,43 @@ func (d *Dispatcher) Result(ctx context.Context, who fleet.Principal, id fleet.C
 	if err != nil {
 		return Result{}, err
 	}
-	if f := d.find(id); f != nil {
-		f.asked(call.CancelAt, call.CancelBy)
-		if wait > 0 {
-			return d.await(ctx, f, Request{Wait: wait})
-		}
-		return f.standing(), nil
-	}
-	if call.State.Final() {
+	f := d.find(id)
+	if f == nil && call.State.Final() {
 		return d.resultOf(call, false), nil
 	}
-	return d.elsewhere(ctx, id, wait)
+	if wait > 0 {
+		leave, err := d.mayWait(who)
+		if err != nil {
+			return Result{}, err
+		}
+		defer leave()
+	}
+	if f == nil {
+		return d.elsewhere(ctx, id, wait)
+	}
+	if f.asked(call.CancelAt, call.CancelBy); wait > 0 {
+		return d.await(ctx, f, Request{Wait: wait})
+	}
+	return f.standing(), nil
 }
+
+// atOnce is a wait for nothing that isn't there already.
+const atOnce = time.Nanosecond
+
+// mayWait counts in a request that waits for a call which another request has made: that one
+// counts as the call itself. leave must be called, also after an error.
+func (d *Dispatcher) mayWait(who fleet.Principal) (leave func(), err error) {
+	switch err := d.waits.Take(who.ID, 1); {
+	case errors.Is(err, limit.ErrOwn):
+		return func() {}, fleet.Limited("principal_waits", "%d requests of this credential wait for calls already, the most that may; the call goes on; ask without wait_seconds, or with 0, or when some were answered", ownWaits)
+	case err != nil:
+		return func() {}, fleet.Limited("waits", "%d requests wait for calls already, the most that may; the call goes on; ask without wait_seconds, or with 0, or in a moment", maxWaits)
+	}
+	return func() { d.waits.Give(who.ID, 1) }, nil
+}
+
+// Waits is how many requests wait for a call that another request has made.
+func (d *Dispatcher) Waits() int64 { return d.waits.Held() }
 
 // How often a call that another replica has under way is looked at.
 const (

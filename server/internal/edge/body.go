@@ -14,13 +14,15 @@ import (
 	"github.com/drover-fleet/drover/server/internal/fleet"
 )
 
-// How long a body may take to arrive, from the moment it's asked for.
+// How a body may arrive. Nobody is hurried who sends at all: a call with a file in it may come
+// over a slow line.
 const (
-	// smallBody is what one packet or a few carry: a longer wait only holds a connection.
-	smallBody     = 256 << 10
+	// smallBody is what any request may have in memory: one packet or a few carry it.
+	smallBody     = 8 << 10
 	smallPatience = 15 * time.Second
-	// largePatience is for calls with files in them, over a slow line.
-	largePatience = 60 * time.Second
+	// bodyPiece is what arrives within each piecePatience after that.
+	bodyPiece     = 64 << 10
+	piecePatience = 30 * time.Second
 )
 
 // Reasons of a body that Read could not have whole, beside bad_args.
@@ -29,45 +31,90 @@ const (
 	ReasonBodyCut  = "body_cut"  // 400
 )
 
-// Read reads the whole body of r, of at most limit bytes. A body of at most 256 KiB may
-// take 15 seconds to arrive, a larger limit gives it 60; afterwards the connection has no
-// read deadline any more, as that would end the request's context while its answer is
-// waited for. Errors are *fleet.Error: too_large, or bad_args where the body didn't arrive
-// whole (ReasonBodyLate, ReasonBodyCut); after one the deadline stays, so that nothing waits
-// for the rest either.
+// Read reads the whole body of r, of at most limit bytes, for a request that nobody has
+// authenticated: it's for small bodies alone. Bodies.Read is for all others; what it says of
+// errors and of time is true here.
 func Read(w http.ResponseWriter, r *http.Request, limit int) ([]byte, error) {
+	return read(w, r, limit, func(int) error { return nil })
+}
+
+// read reads a body. Before it takes more memory than smallBody it asks for it: reserve gets
+// the size that the body may come to.
+func read(w http.ResponseWriter, r *http.Request, limit int, reserve func(most int) error) ([]byte, error) {
 	if r.Body == nil || r.Body == http.NoBody {
 		return nil, nil
 	}
-	patience := smallPatience
-	if limit > smallBody {
-		patience = largePatience
-	}
-	setReadDeadline(w, time.Now().Add(patience))
+	setReadDeadline(w, time.Now().Add(smallPatience))
 	if r.ContentLength > int64(limit) {
 		return nil, tooLarge(limit)
 	}
-	var buf bytes.Buffer
-	if r.ContentLength > 0 {
-		// A promise isn't taken at its word: memory comes with the bytes.
-		buf.Grow(int(min(r.ContentLength, smallBody)) + bytes.MinRead)
+	most := limit
+	if r.ContentLength >= 0 {
+		most = int(r.ContentLength)
 	}
-	_, err := buf.ReadFrom(http.MaxBytesReader(w, r.Body, int64(limit)))
+	b := arriving{w: w, from: http.MaxBytesReader(w, r.Body, int64(limit)), most: most}
+	err := b.until(min(most, smallBody))
+	if err == nil && !b.whole {
+		err = reserve(most)
+	}
+	for err == nil && !b.whole {
+		setReadDeadline(w, time.Now().Add(piecePatience))
+		err = b.until(len(b.got) + bodyPiece)
+	}
 	var over *http.MaxBytesError
 	switch {
 	case err == nil:
 		setReadDeadline(w, time.Time{})
-		return buf.Bytes(), nil
+		return b.got, nil
 	case errors.As(err, &over):
 		return nil, tooLarge(limit)
 	}
 	w.Header().Set("Connection", "close") // where a next request would begin isn't known
+	if fe, ok := errors.AsType[*fleet.Error](err); ok {
+		return nil, fe
+	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return nil, &fleet.Error{Code: protocol.CodeBadArgs, Reason: ReasonBodyLate, Err: err,
-			Message: fmt.Sprintf("the body did not arrive within %d seconds; send the request again", int(patience.Seconds()))}
+			Message: fmt.Sprintf("the body stopped arriving: it may begin within %d seconds, and each further %d KiB of it may take %d; send the request again",
+				int(smallPatience.Seconds()), bodyPiece>>10, int(piecePatience.Seconds()))}
 	}
 	return nil, &fleet.Error{Code: protocol.CodeBadArgs, Reason: ReasonBodyCut, Err: err,
 		Message: "the body did not arrive whole: the connection broke, or its length is another than was said"}
+}
+
+// arriving is a body of which a part is here. A promise isn't taken at its word: memory comes
+// with the bytes.
+type arriving struct {
+	w     http.ResponseWriter
+	from  io.Reader
+	most  int // what it may come to
+	got   []byte
+	whole bool
+}
+
+// until reads on until n bytes are here, or the body has ended.
+func (b *arriving) until(n int) error {
+	if b.most <= smallBody {
+		n = b.most + bytes.MinRead // its end belongs to it
+	}
+	for len(b.got) < n {
+		if len(b.got) == cap(b.got) {
+			grown := make([]byte, len(b.got), min(max(4*cap(b.got), smallBody), b.most)+bytes.MinRead)
+			copy(grown, b.got)
+			b.got = grown
+		}
+		// No more than that: a reader of chunks waits until it has filled what it's given.
+		k, err := b.from.Read(b.got[len(b.got):min(cap(b.got), n)])
+		b.got = b.got[:len(b.got)+k]
+		if err == io.EOF {
+			b.whole = true
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // setReadDeadline bounds the reads of the request's connection; the zero time ends that. A
@@ -92,16 +139,6 @@ func tooLarge(limit int) *fleet.Error {
 	return fleet.Errorf(protocol.CodeTooLarge, "the body is larger than %d bytes; send less in one request", limit)
 }
 
-// Check reports whether body is one strict JSON document: no name twice at any depth, no
-// trailing data, bounded depth, no number that JSON readers would change. The error is a
-// *fleet.Error with bad_args that repeats no value.
-func Check(body []byte) error {
-	if err := strict.Check(body, strict.Limits{MaxDepth: strict.DefaultDepth, Numbers: true}); err != nil {
-		return BadBody(err)
-	}
-	return nil
-}
-
 // BadBody makes an error of package strict a *fleet.Error with bad_args.
 func BadBody(err error) *fleet.Error {
 	var se *strict.Error
@@ -112,29 +149,6 @@ func BadBody(err error) *fleet.Error {
 		return fleet.Errorf(protocol.CodeBadArgs, "the body was refused: %s", se.Error())
 	}
 	return fleet.Wrap(protocol.CodeBadArgs, err, "the body is not valid JSON")
-}
-
-// ReadBody reads each request's body once, whole and strictly, before anything more lenient
-// sees it, and gives the checked bytes on as the body. refuse answers a body that was
-// refused, and records it where that's wanted; nil means WriteError.
-func ReadBody(limit int, refuse func(http.ResponseWriter, *http.Request, *fleet.Error)) func(http.Handler) http.Handler {
-	if refuse == nil {
-		refuse = func(w http.ResponseWriter, _ *http.Request, e *fleet.Error) { WriteError(w, e) }
-	}
-	return func(next http.Handler) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			body, err := Read(w, r, limit)
-			if err == nil && len(body) > 0 {
-				err = Check(body)
-			}
-			if err != nil {
-				refuse(w, r, fleet.AsError(err))
-				return
-			}
-			SetBody(r, body)
-			next.ServeHTTP(w, r)
-		})
-	}
 }
 
 // SetBody makes body what the next reader of r finds.

@@ -94,7 +94,13 @@ func TestPublicURL(t *testing.T) {
 }
 
 func TestReadBody(t *testing.T) {
-	h := ReadBody(64, nil)(fine(t))
+	alone := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		b, err := Read(w, r, 64)
+		if err != nil {
+			WriteError(w, fleet.AsError(err))
+		}
+		_, _ = w.Write(b)
+	})
 	for _, c := range []struct {
 		name, body string
 		status     int
@@ -104,17 +110,13 @@ func TestReadBody(t *testing.T) {
 		{"none", ``, 200, ``},
 		{"the limit", `"` + strings.Repeat("x", 62) + `"`, 200, "xxx"},
 		{"over it", `"` + strings.Repeat("x", 63) + `"`, 413, `"code":"too_large"`},
-		{"twice", `{"a":{"x":1,"x":2}}`, 400, `"code":"bad_args"`},
-		{"trailing", `{} {}`, 400, `"code":"bad_args"`},
-		{"no JSON", `a=b`, 400, `"code":"bad_args"`},
-		{"big number", `{"n":9007199254740993}`, 400, `"code":"bad_args"`},
 	} {
 		for _, chunked := range []bool{false, true} {
 			r := httptest.NewRequest("POST", "/", strings.NewReader(c.body))
 			if chunked {
 				r.ContentLength = -1
 			}
-			if w := serve(h, r); w.Code != c.status || !strings.Contains(w.Body.String(), c.want) {
+			if w := serve(alone, r); w.Code != c.status || !strings.Contains(w.Body.String(), c.want) {
 				t.Errorf("%s, chunked %v: %d %s", c.name, chunked, w.Code, w.Body)
 			}
 		}

@@ -29,6 +29,11 @@ func Errorf(code protocol.Code, format string, args ...any) *Error {
 	return &Error{Code: code, Message: fmt.Sprintf(format, args...)}
 }
 
+// Limited makes the refusal of a limit, whose name is the reason.
+func Limited(limit, format string, args ...any) *Error {
+	return &Error{Code: protocol.CodeRateLimited, Reason: limit, Message: fmt.Sprintf(format, args...)}
+}
+
 // Wrap makes an Error with a private cause.
 func Wrap(code protocol.Code, err error, format string, args ...any) *Error {
 	return &Error{Code: code, Message: fmt.Sprintf(format, args...), Err: err}

@@ -26,10 +26,15 @@ const (
 	codeSessionMissing = -32001
 )
 
-// rpcError is a Drover error as a JSON-RPC error: our code is in data.code.
+// rpcError is a Drover error as a JSON-RPC error: our code is in data.code, the reason, where
+// there's one, in data.reason.
 func rpcError(code int64, fe *fleet.Error) *jsonrpc.Error {
 	e := &jsonrpc.Error{Code: code, Message: string(fe.Code) + ": " + fe.Message}
-	e.Data = withCode(nil, fe.Code)
+	var data json.RawMessage
+	if fe.Reason != "" {
+		data, _ = json.Marshal(map[string]string{"reason": fe.Reason}) // of text it's never an error
+	}
+	e.Data = withCode(data, fe.Code)
 	return e
 }
 

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"net/http"
+
+	"github.com/drover-fleet/drover/server/internal/fleet"
 )
 
 // Causes that end a request early; dispatch passes their texts on.
@@ -52,14 +54,27 @@ func (a *API) track(ctx context.Context, principal string) (_ context.Context, r
 	}
 }
 
+// maxStreams bounds the streams of one principal that stand: as many as it may have sessions.
+const maxStreams = maxSessions
+
 // stand marks a request as a stream that nothing but its end ends.
-func (a *API) stand(req *request) {
+func (a *API) stand(principal string, req *request) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	n := 0
+	for other := range a.open[principal] {
+		if other.stands {
+			n++
+		}
+	}
+	if n >= maxStreams {
+		return fleet.Limited("principal_streams", "%d streams of this credential are open already, the most that may; end some first: calls don't need one", maxStreams)
+	}
 	req.stands = true
 	if a.leaving {
 		req.cancel(errClosing)
 	}
+	return nil
 }
 
 // takeOver makes r the one GET stream of its session: one that is open is ended first, as

@@ -43,6 +43,7 @@ type Config struct {
 	Dispatch Dispatcher
 	Fleet    Fleet
 	Version  string          // Drover's, for serverInfo
+	Bodies   *edge.Bodies    // reads what clients send
 	Trace    *tracing.Tracer // nil: no traces
 	Log      *slog.Logger
 	// Stateless serves older protocol revisions without sessions too, as several replicas
@@ -59,6 +60,7 @@ type API struct {
 	dispatch    Dispatcher
 	fleet       Fleet
 	version     string
+	bodies      *edge.Bodies
 	trace       *tracing.Tracer
 	log         *slog.Logger
 	stateless   bool
@@ -78,7 +80,7 @@ type API struct {
 // New makes the endpoint.
 func New(c Config) *API {
 	a := &API{
-		dispatch: c.Dispatch, fleet: c.Fleet, version: c.Version, log: c.Log, stateless: c.Stateless, revisions: mcp.SupportedProtocolVersions(), trace: c.Trace,
+		dispatch: c.Dispatch, fleet: c.Fleet, version: c.Version, bodies: c.Bodies, log: c.Log, stateless: c.Stateless, revisions: mcp.SupportedProtocolVersions(), trace: c.Trace,
 		open: map[string]map[*request]struct{}{}, gets: map[string]*standing{},
 	}
 	a.tools, a.serverTools = a.forwardedTools(capability.All()), a.ownTools()
@@ -149,9 +151,11 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	r = r.WithContext(ctx)
 	var msgs []message
 	if r.Method == http.MethodPost {
-		if msgs, ok = a.readPost(w, r, who); !ok {
+		var done func()
+		if msgs, done, ok = a.readPost(w, r, who); !ok {
 			return
 		}
+		defer done()
 	}
 	method := ""
 	if len(msgs) == 1 {
@@ -162,7 +166,14 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	if r.Method == http.MethodGet || method == methodListen {
-		a.stand(req)
+		if err := a.stand(who.ID, req); err != nil {
+			bad := asRefusal(err)
+			if len(msgs) == 1 && goodID(msgs[0].id) {
+				bad.id = msgs[0].id
+			}
+			writeRPCError(w, bad.status, bad.id, rpcError(bad.rpc, bad.err))
+			return
+		}
 	}
 	next, stateful := a.withoutSessions, a.stateful(r, method)
 	if stateful {
@@ -184,31 +195,35 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // readPost reads and checks the body; false when the request was answered with a refusal.
-func (a *API) readPost(w http.ResponseWriter, r *http.Request, who fleet.Principal) ([]message, bool) {
+// Otherwise done must be called when it's answered.
+func (a *API) readPost(w http.ResponseWriter, r *http.Request, who fleet.Principal) (msgs []message, done func(), ok bool) {
 	if !edge.IsJSON(r.Header.Get("Content-Type")) {
 		a.refuseBody(w, r, who, &refusal{
 			status: http.StatusUnsupportedMediaType, rpc: codeServer,
 			err: fleet.Errorf(protocol.CodeBadArgs, "the body must be sent as Content-Type: application/json"),
 		})
-		return nil, false
+		return nil, nil, false
 	}
-	body, err := edge.Read(w, r, maxBody)
+	body, done, err := a.bodies.Read(w, r, who.ID, maxBody)
 	if err != nil {
-		fe := fleet.AsError(err)
-		a.refuseBody(w, r, who, &refusal{status: edge.StatusOf(fe), rpc: codeServer, err: fe})
-		return nil, false
+		a.refuseBody(w, r, who, asRefusal(err))
+		return nil, nil, false
 	}
 	msgs, bad := preflight(body)
 	if bad != nil {
+		done()
 		a.refuseBody(w, r, who, bad)
-		return nil, false
+		return nil, nil, false
 	}
 	edge.SetBody(r, body)
-	return msgs, true
+	return msgs, done, true
 }
 
 // refuseBody answers and records a body that goes no further.
 func (a *API) refuseBody(w http.ResponseWriter, r *http.Request, who fleet.Principal, bad *refusal) {
+	if bad.err.Code == protocol.CodeUnauthenticated {
+		edge.Challenge(w.Header(), r)
+	}
 	a.dispatch.Refuse(who, fleet.Refusal{
 		Client: clientName(nil, r.Header), Edge: edgeName, Tool: bad.tool, Agent: bad.agent, Code: bad.err.Code, Message: bad.err.Message,
 	})

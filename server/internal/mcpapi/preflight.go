@@ -215,6 +215,12 @@ func unquote(v jsontext.Value) string {
 	return string(b)
 }
 
+// asRefusal is a request that the edge turned away.
+func asRefusal(err error) *refusal {
+	fe := fleet.AsError(err)
+	return &refusal{status: edge.StatusOf(fe), rpc: codeServer, err: fe}
+}
+
 func badRequest(msg string) *refusal {
 	return &refusal{status: http.StatusBadRequest, rpc: jsonrpc.CodeInvalidRequest, err: fleet.Errorf(protocol.CodeBadArgs, "%s", msg)}
 }

@@ -67,6 +67,8 @@ type Config struct {
 	Store     Store
 	// Fenced tells that nothing may start here for now; nil: that's never so.
 	Fenced func() bool
+	// Bodies reads what clients send.
+	Bodies *edge.Bodies
 	// Metrics serves /metrics once access is decided; nil: there's no such page.
 	Metrics http.Handler
 	// Secure marks the session's cookie for https alone: the public URL is https.

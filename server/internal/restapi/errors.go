@@ -182,11 +182,12 @@ func (a *API) guard(op operation) func(huma.Context, func(huma.Context)) {
 		}
 		// The library would read it too, but leave its deadline on the connection and take a
 		// client's broken one for a failure of its own.
-		body, err := edge.Read(w, r, op.bodyLimit())
+		body, done, err := a.Bodies.Read(w, r, ans.who.ID, op.bodyLimit())
 		if err != nil {
 			a.refuse(w, r, op, ans.who, fleet.AsError(err))
 			return
 		}
+		defer done()
 		edge.SetBody(r, body)
 		next(ans)
 	}

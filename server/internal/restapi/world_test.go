@@ -21,6 +21,7 @@ import (
 	"github.com/drover-fleet/drover/protocol/mux"
 	"github.com/drover-fleet/drover/server/internal/authn"
 	"github.com/drover-fleet/drover/server/internal/dispatch"
+	"github.com/drover-fleet/drover/server/internal/edge"
 	"github.com/drover-fleet/drover/server/internal/enroll"
 	"github.com/drover-fleet/drover/server/internal/fleet"
 	"github.com/drover-fleet/drover/server/internal/store"
@@ -105,7 +106,7 @@ func newWorld(t *testing.T, change func(*Config)) *world {
 			return ok, time.Time{}
 		},
 	})
-	c := Config{Dispatch: d, PATs: w.tokens, Enrolment: w.enrol, Store: db, Version: "test", Log: log}
+	c := Config{Dispatch: d, PATs: w.tokens, Enrolment: w.enrol, Store: db, Bodies: edge.NewBodies(w.tokens.Alive), Version: "test", Log: log}
 	if change != nil {
 		change(&c)
 	}
