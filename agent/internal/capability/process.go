@@ -93,7 +93,7 @@ func (h *Host) runProcess(ctx context.Context, c *run.Call, cmd command) (capabi
 	c.Started(out.PID)
 	c.Latest(std.latest)
 	exited := make(chan struct{})
-	go func() { _ = x.Wait(); close(exited) }()
+	go func() { tree.AwaitEnd(); _ = x.Wait(); close(exited) }()
 	ended := false
 	select {
 	case <-exited:
@@ -149,17 +149,17 @@ func newPipes(limit int, stdin string, full *spool.Call) (p *pipes, err error) {
 		}
 	}()
 	if stdin == "" {
-		p.childIn, err = os.Open(os.DevNull)
+		p.childIn, err = noInput()
 	} else {
 		p.childIn, p.in, err = os.Pipe()
 	}
 	if err != nil {
 		return p, err
 	}
-	if p.out, p.childOut, err = os.Pipe(); err != nil {
+	if p.out, p.childOut, err = outPipe(); err != nil {
 		return p, err
 	}
-	p.err, p.childErr, err = os.Pipe()
+	p.err, p.childErr, err = outPipe()
 	return p, err
 }
 

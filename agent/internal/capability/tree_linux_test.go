@@ -11,9 +11,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/drover-fleet/drover/agent/internal/proctree"
 	"github.com/drover-fleet/drover/protocol"
@@ -275,4 +278,38 @@ func TestLeftoversAreFoundByTheirCgroup(t *testing.T) {
 	if len(dead()) != 0 {
 		t.Errorf("left: %v", dead())
 	}
+}
+
+// TestARunningCommandHoldsNoThread: each would cost memory, and what waits in the kernel for one
+// command keeps the agent's only processor from what the others are waiting for.
+func TestARunningCommandHoldsNoThread(t *testing.T) {
+	held := func() (n int) {
+		tasks, err := filepath.Glob("/proc/self/task/*/syscall")
+		if err != nil || len(tasks) == 0 {
+			t.Skip("the system doesn't tell what threads wait for (/proc/self/task/*/syscall)")
+		}
+		for _, task := range tasks {
+			b, _ := os.ReadFile(task) // a thread may have ended
+			if call, _, _ := strings.Cut(string(b), " "); call == strconv.Itoa(unix.SYS_WAITID) || call == strconv.Itoa(unix.SYS_WAIT4) {
+				n++
+			}
+		}
+		return n
+	}
+	r := newRig(t)
+	dir := t.TempDir()
+	const many = 8
+	var wg sync.WaitGroup
+	for i := range many {
+		wg.Go(func() {
+			out, fault := shell(t, r, args{"command": fmt.Sprintf("echo > %s/%d; until [ -e %s/go ]; do sleep 0.02; done; exit %d", dir, i, dir, i)})
+			if fault != nil || out.ExitCode != i {
+				t.Errorf("command %d: %+v %v", i, out, fault)
+			}
+		})
+	}
+	eventually(t, "all commands run", func() bool { return len(names(t, dir)) == many })
+	eventually(t, "a look at which no thread waits for a command", func() bool { return held() == 0 })
+	writeFile(t, dir+"/go", "")
+	wg.Wait()
 }

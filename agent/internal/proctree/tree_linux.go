@@ -19,6 +19,27 @@ func (t *Tree) over() bool {
 	return err == unix.ECHILD || err == 0 && info.Signo != 0
 }
 
+// AwaitEnd returns when the command has ended, which it leaves to be waited for, or when the
+// kernel (before 5.10) can only be asked by a wait: that holds a thread for as long as it lasts.
+func (t *Tree) AwaitEnd() {
+	fd, err := unix.PidfdOpen(t.root, unix.PIDFD_NONBLOCK)
+	if err != nil {
+		return
+	}
+	f := os.NewFile(uintptr(fd), "pidfd")
+	defer f.Close()
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return
+	}
+	woken := false
+	_ = raw.Read(func(uintptr) bool {
+		was := woken
+		woken = true
+		return was || t.over()
+	})
+}
+
 // processes reads the system's table.
 func processes() map[int]proc {
 	out := map[int]proc{}
@@ -40,7 +61,8 @@ func processes() map[int]proc {
 
 // look reads one process; false when there's none of that id.
 func look(pid int) (proc, bool) {
-	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	var room [2 << 10]byte // it's one line of at most 52 numbers and a name
+	b, err := readOnce("/proc/"+strconv.Itoa(pid)+"/stat", room[:])
 	if err != nil {
 		return proc{}, false
 	}
@@ -57,6 +79,29 @@ func look(pid int) (proc, bool) {
 	start, _ := strconv.ParseUint(string(f[19]), 10, 64)
 	dead := f[0][0] == 'Z' || f[0][0] == 'X'
 	return proc{pid: pid, ppid: num(1), pgrp: num(2), sid: num(3), start: start, dead: dead}, true
+}
+
+// readOnce reads what fits into room. Every call does this, so it does without what the runtime
+// adds for files that can be waited for.
+func readOnce(path string, room []byte) ([]byte, error) {
+	fd, err := uninterrupted(func() (int, error) { return unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0) })
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	n, err := uninterrupted(func() (int, error) { return unix.Read(fd, room) })
+	if err != nil {
+		return nil, err
+	}
+	return room[:n], nil
+}
+
+func uninterrupted(do func() (int, error)) (int, error) {
+	for {
+		if n, err := do(); err != unix.EINTR {
+			return n, err
+		}
+	}
 }
 
 // environ reads a process's environment as it began; nil when it can't be read.

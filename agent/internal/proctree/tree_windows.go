@@ -77,6 +77,9 @@ func (t *Tree) adopt() error {
 	return nil
 }
 
+// AwaitEnd returns at once: only a wait tells of the end here.
+func (t *Tree) AwaitEnd() {}
+
 // Release lets what the command left in the background live on.
 func (t *Tree) Release() {
 	_ = t.limit(0)
