@@ -6,6 +6,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"runtime"
 
 	"github.com/drover-fleet/drover/agent/internal/guard"
 	"github.com/drover-fleet/drover/agent/internal/jobs"
@@ -47,6 +48,10 @@ func Bind(r *run.Registry, h *Host) {
 	maps.DeleteFunc(h.env, func(_, v string) bool { return v == "" })
 	h.home = homeOf(h.env)
 	h.shell = shellOf(h.env)
+	if h.env["SHELL"] == "" && runtime.GOOS != "windows" {
+		// Otherwise each shell would look its user up, which may ask a directory over the network.
+		h.env["SHELL"] = h.shell[0]
+	}
 	h.pwsh = findPowerShell()
 	h.findGroups()
 	h.openSpool()

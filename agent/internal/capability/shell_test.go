@@ -271,6 +271,7 @@ func TestG10_CommandsSeeWhoTheyActForAndNoSecret(t *testing.T) {
 	t.Setenv("DATABASE_URL", "postgres://secret")
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "secret")
 	t.Setenv("LC_TIME", "C")
+	t.Setenv("SHELL", "")
 	r := newRig(t)
 	req := r.request(t, "shell_exec", args{"command": "env -0", "env": args{"ADDED": "x\ny", "PATH": "/usr/bin:/bin"}})
 	resp := r.Handle(t.Context(), req, mux.Detached(func(string) {}))
@@ -289,7 +290,7 @@ func TestG10_CommandsSeeWhoTheyActForAndNoSecret(t *testing.T) {
 			t.Errorf("%s is %q, want %q", name, env[name], want)
 		}
 	}
-	for _, name := range []string{"HOME", "LANG", "USER", "DROVER_CALL_ID"} {
+	for _, name := range []string{"HOME", "USER", "SHELL", "DROVER_CALL_ID"} {
 		if env[name] == "" {
 			t.Errorf("%s is missing", name)
 		}
@@ -297,6 +298,33 @@ func TestG10_CommandsSeeWhoTheyActForAndNoSecret(t *testing.T) {
 	for name := range env {
 		if strings.HasPrefix(name, "DROVER_") && !slices.Contains([]string{"DROVER_AGENT_ID", "DROVER_CALL_ID", "DROVER_CALLER"}, name) {
 			t.Errorf("%s is passed on", name)
+		}
+	}
+}
+
+// TestTextIsUTF8UnlessSaidOtherwise: what nobody sets is UTF-8; what the host or the call says counts.
+func TestTextIsUTF8UnlessSaidOtherwise(t *testing.T) {
+	for _, c := range []struct {
+		host string
+		env  args
+		want string
+	}{
+		{"", args{}, "<unset> <unset> <C.UTF-8> <2>"},
+		{"", args{"LC_TIME": "C"}, "<unset> <unset> <C.UTF-8> <2>"},
+		{"", args{"LANG": "C"}, "<C> <unset> <unset> <3>"},
+		{"", args{"LC_ALL": "C"}, "<unset> <C> <unset> <3>"},
+		{"", args{"LANG": ""}, "<> <unset> <unset> <3>"},
+		{"C", args{}, "<C> <unset> <unset> <3>"},
+		{"C", args{"LC_CTYPE": "C.UTF-8"}, "<C> <unset> <C.UTF-8> <2>"},
+	} {
+		for _, name := range []string{"LANG", "LC_ALL", "LC_CTYPE"} {
+			t.Setenv(name, "")
+		}
+		t.Setenv("LANG", c.host)
+		r := newRig(t)
+		out, fault := shell(t, r, args{"command": `s=aé; echo "<${LANG-unset}> <${LC_ALL-unset}> <${LC_CTYPE-unset}> <${#s}>"`, "env": c.env})
+		if fault != nil || out.Stdout != c.want+"\n" {
+			t.Errorf("host %q, call %v: %q %v, want %s", c.host, c.env, out.Stdout, fault, c.want)
 		}
 	}
 }
