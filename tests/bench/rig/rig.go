@@ -96,9 +96,12 @@ func (r *Rig) start(name, program string, env []string, args ...string) (*Proc, 
 	return p, nil
 }
 
+// withGOGC leaves out what would set the processes, or the locale of the commands they run:
+// over SSH a command doesn't get this shell's either.
 func withGOGC(env []string, gogc string) []string {
 	out := slices.DeleteFunc(slices.Clone(env), func(kv string) bool {
-		return strings.HasPrefix(kv, "GOGC=") || strings.HasPrefix(kv, "GOMEMLIMIT=") || strings.HasPrefix(kv, "DROVER_")
+		name, _, _ := strings.Cut(kv, "=")
+		return slices.Contains([]string{"GOGC", "GOMEMLIMIT", "LANG", "LANGUAGE"}, name) || strings.HasPrefix(name, "DROVER_") || strings.HasPrefix(name, "LC_")
 	})
 	if gogc != "" {
 		out = append(out, "GOGC="+gogc)

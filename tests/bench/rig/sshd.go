@@ -81,7 +81,8 @@ func (r *Rig) SSH() (*ssh.Client, error) {
 func exists(path string) bool { _, err := os.Stat(path); return err == nil }
 
 // sshdConfig leaves out what would only slow sshd down: PAM, motd, DNS, and, by the shell's
-// level, the start-up file that bash reads under sshd, though not under Drover's agent.
+// level, the start-up file that bash reads under sshd, though not under Drover's agent. The
+// locale is the one that commands get from Drover's agent here.
 func sshdConfig(addr, dir string) string {
 	host, port, _ := net.SplitHostPort(addr)
 	return fmt.Sprintf(`ListenAddress %s
@@ -93,7 +94,7 @@ StrictModes no
 UsePAM no
 UseDNS no
 PrintMotd no
-SetEnv SHLVL=1
+SetEnv SHLVL=1 LC_CTYPE=C.UTF-8
 PermitRootLogin prohibit-password
 PasswordAuthentication no
 KbdInteractiveAuthentication no
