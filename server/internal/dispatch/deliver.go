@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -63,7 +64,8 @@ func (d *Dispatcher) finish(f *flight, resp *protocol.Response, err error) {
 // deliver does steps 6 and 7: wait for the agent if the call is queued, for a place on it,
 // send, and see the call to its end across cuts.
 func (d *Dispatcher) deliver(f *flight) (*protocol.Response, error) {
-	for {
+	whole := f.exchange.Body == nil && f.exchange.Sink == nil // what streams has its ends once
+	for again := false; ; again = true {
 		if f.queued() {
 			if err := d.awaitAgent(f); err != nil {
 				return nil, err
@@ -75,20 +77,49 @@ func (d *Dispatcher) deliver(f *flight) (*protocol.Response, error) {
 		if err != nil {
 			return nil, f.unsent(err)
 		}
+		began := time.Now()
 		resp, err := d.attempt(f)
 		if errors.Is(err, protocol.ErrCut) {
 			resp, err = d.resume(f)
 		}
 		release()
-		if !f.queued() || f.ctx.Err() != nil || !f.passing(err) {
+		if f.ctx.Err() != nil || !f.passing(err) || !f.queued() && (again || !whole || !d.newer(f, began)) {
 			return resp, err
 		}
 		// A queued call waits on when its agent, or the database, went away before the frame
-		// was written.
+		// was written. Any other goes to the agent's newer connection, if there's one.
 		f.sent = false
 		f.become(fleet.Queued)
-		pause(f.ctx, queuedPause)
+		if f.queued() {
+			pause(f.ctx, queuedPause)
+		}
 	}
+}
+
+// newerWait is how long the news of a newer connection may take, from another replica too. A
+// call that was tried for longer isn't what its caller wants now.
+const newerWait = time.Second
+
+// newer waits for another connection than the one that a call met the end of.
+func (d *Dispatcher) newer(f *flight, since time.Time) bool {
+	late := time.NewTimer(newerWait - time.Since(since))
+	defer late.Stop()
+	for time.Since(since) < newerWait {
+		arrived := d.arrival(f.target.agent.ID)
+		if caller, ok := d.router.Route(f.target.agent.ID, f.target.agent.Generation); ok && caller != f.via {
+			f.moved = true // decided anew
+			return true
+		}
+		select {
+		case <-arrived:
+		case <-late.C:
+		case <-f.ctx.Done():
+			return false
+		case <-d.closing:
+			return false
+		}
+	}
+	return false
 }
 
 // queuedPause is the time between two tries of a queued call.
@@ -193,7 +224,7 @@ func (d *Dispatcher) attempt(f *flight) (*protocol.Response, error) {
 		}
 	}
 	f.become(fleet.Dispatched)
-	f.sent = true
+	f.sent, f.via, f.boot = true, caller, caller.Boot()
 	// The agent keeps the deadline; this one is for an agent that doesn't.
 	f.sentAt = time.Now()
 	f.deadline = f.sentAt.Add(t.limit + 5*time.Second)
@@ -201,7 +232,8 @@ func (d *Dispatcher) attempt(f *flight) (*protocol.Response, error) {
 	defer stop()
 	resp, err := d.send(ctx, caller, frame, f.exchange)
 	f.late = errors.Is(context.Cause(ctx), errDeadline)
-	f.boot, f.cut = caller.Boot(), errors.Is(err, protocol.ErrCut)
+	f.cut = errors.Is(err, protocol.ErrCut)
+	f.boot = cmp.Or(f.boot, caller.Boot()) // the way to another replica may be gone, and its name with it
 	f.exchangeOver()
 	return resp, err
 }

@@ -39,6 +39,7 @@ type flight struct {
 	mark     string       // the id of the row that says so
 	sent     bool         // its frame may have been written
 	sentAt   time.Time    // when, if this process did that
+	via      Caller       // over which connection
 	adopted  bool         // another process had it before
 	boot     string       // the agent's journal then
 	deadline time.Time    // when an agent that keeps to its own has ended it
