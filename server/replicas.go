@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"net/http"
 	"sync/atomic"
 	"time"
 
@@ -18,6 +19,29 @@ const (
 	fenceAfter = 8 * time.Second
 	buryAfter  = 15 * time.Second
 )
+
+// wayTime is longer than a balancer may keep a connection that it doesn't use (docs/deploy.md).
+const wayTime = 2 * time.Second
+
+// giveWay lets a balancer turn to the other replicas while calls still go through here: it
+// can't connect any more, and what comes over a connection that it kept is the last on that.
+// It couldn't send a request again that met the end of such a connection, as nobody could say
+// whether it was read.
+func (s *Server) giveWay() {
+	s.leaving.Store(true)
+	_ = s.listener.Close()
+	time.Sleep(wayTime)
+}
+
+// lastAnswers ends connections of a replica that gives way.
+func (s *Server) lastAnswers(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if s.leaving.Load() {
+			w.Header().Set("Connection", "close")
+		}
+		next.ServeHTTP(w, r)
+	})
+}
 
 // membership is this replica's standing among those that serve the database.
 type membership struct {

@@ -33,7 +33,7 @@ func (s *Server) routes() (http.Handler, error) {
 		return nil, err
 	}
 	r := chi.NewRouter()
-	r.Use(edge.UnreadAnswer, edge.UnreadBody, edge.RequestID, obs.Requests(s.log, s.metrics, s.trace), edge.Recover(s.log))
+	r.Use(edge.UnreadAnswer, edge.UnreadBody, s.lastAnswers, edge.RequestID, obs.Requests(s.log, s.metrics, s.trace), edge.Recover(s.log))
 	r.Get("/agent/v1/tunnel", s.tunnel.ServeHTTP)
 	r.Post("/agent/v1/enroll", s.enroll.ServeHTTP)
 	r.Group(func(r chi.Router) {

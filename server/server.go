@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/drover-fleet/drover/protocol"
@@ -53,6 +54,7 @@ type Server struct {
 	jobs     jobStopper
 	bus      *cluster.Bus // to the other replicas; nil when this server is alone
 	member   membership
+	leaving  atomic.Bool // each answer is the last on its connection
 	listener net.Listener
 	http     *http.Server
 }
@@ -244,10 +246,16 @@ func (s *Server) fenced() bool { return !s.own.Held() || s.bus != nil && s.membe
 const closeTimeout = 5 * time.Second
 
 func (s *Server) shutdown(patience time.Duration) error {
+	s.rest.Draining()
+	if s.bus != nil && patience > 0 {
+		s.giveWay()
+	}
 	drain, drained := context.WithTimeout(context.Background(), patience)
 	defer drained()
-	s.rest.Draining()
 	s.dispatch.Drain(drain)
+	if s.bus != nil {
+		s.bus.AwaitFiles(drain)
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	if err := s.tunnel.Close(ctx); err != nil {

@@ -29,8 +29,7 @@ func TestStorm(t *testing.T) {
 const failTimeout = 2 * time.Second
 
 // TestRollingRestart: three replicas are restarted one after the other under a light load.
-// Every client has an answer, and the only errors are refusals that say to try again; rarely
-// one that met the very end of a connection isn't answered by Drover, and didn't run.
+// Every client has an answer of Drover's, and the only errors are refusals that say to try again.
 func TestRollingRestart(t *testing.T) {
 	r := newRig(t, 3)
 	l := newLoad(t, r, 30)
@@ -51,31 +50,7 @@ func TestRollingRestart(t *testing.T) {
 	stop()
 	<-loaded
 	l.recovered(time.Minute)
-	l.verify("offline", "unavailable", "not_started", "http 502", "gone")
-	l.unanswered(3)
-}
-
-// unanswered holds what Drover didn't answer to nothing having run, and to few: nginx doesn't
-// send a request again that met the end of an idle connection, since it can't know; and an
-// answer of MCP that isn't a call's, as to initialize, may be broken off.
-func (l *load) unanswered(most int) {
-	l.t.Helper()
-	ran := map[string]bool{}
-	for _, e := range l.effects.all(l.t) {
-		ran[e.n] = true
-	}
-	n := 0
-	for _, a := range l.answers {
-		if a.code != "http 502" && a.code != "gone" {
-			continue
-		}
-		if n++; ran[a.n] {
-			l.t.Errorf("call %s to %s was cut off by an orderly stop, and ran", a.n, a.agent)
-		}
-	}
-	if n > most {
-		l.t.Errorf("%d calls were not answered by Drover", n)
-	}
+	l.verify("offline", "unavailable", "not_started")
 }
 
 // succeeded are the answers until now that are results.

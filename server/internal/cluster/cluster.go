@@ -66,6 +66,8 @@ const (
 	// logEvery spaces the log's lines about refused messages: whoever can publish on NATS may
 	// send any number of them.
 	logEvery = 5 * time.Second
+	// filesLook is how often AwaitFiles looks.
+	filesLook = 50 * time.Millisecond
 )
 
 // Stats are numbers for metrics: counts are since the start.
@@ -118,6 +120,7 @@ type Bus struct {
 
 	connected, warned atomic.Int64 // connected: 1 or 0; warned: when a refusal was logged, in ns
 	refused, hops     atomic.Int64
+	files             atomic.Int64 // that pass between other replicas and agents here
 
 	forged, replayed, stale, served, outNow, inNow, disconnects, overtaken atomic.Int64
 }
@@ -238,6 +241,20 @@ func (b *Bus) Close() {
 		_ = b.nc.FlushTimeout(time.Second) // without NATS nobody hears it
 	}
 	b.nc.Close()
+}
+
+// AwaitFiles waits, at most until ctx ends, until no file passes through here from or to
+// another replica: one that is cut off can't be asked for, as a call can.
+func (b *Bus) AwaitFiles(ctx context.Context) {
+	look := time.NewTicker(filesLook)
+	defer look.Stop()
+	for b.files.Load() > 0 {
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // Connected tells whether NATS is there.

@@ -250,12 +250,16 @@ func (h *holder) pass(ctx context.Context, req *protocol.Request, w *mux.Work) *
 		x.Progress = func(p protocol.Progress) { w.Progress(p.Message) }
 	}
 	if def := capability.Find(req.Tool); def != nil && def.Stream == capability.ToHost {
+		h.bus.files.Add(1)
+		defer h.bus.files.Add(-1)
 		body, size, err := w.In(call)
 		if err != nil {
 			return wrap(nil, fmt.Errorf("%w: %w", protocol.ErrNotSent, err))
 		}
 		x.Body, x.Size = body, size
 	} else if def != nil && def.Stream == capability.FromHost {
+		h.bus.files.Add(1)
+		defer h.bus.files.Add(-1)
 		up, err := w.Out(-1)
 		if err != nil {
 			return wrap(nil, fmt.Errorf("%w: %w", protocol.ErrNotSent, err))
