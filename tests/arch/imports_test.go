@@ -43,6 +43,7 @@ func importRules() []only {
 
 func TestImportsStopWhereTheyShould(t *testing.T) {
 	all, _ := sources(t)
+	used := map[string]bool{}
 	for _, src := range all {
 		for _, spec := range src.file.Imports {
 			path, err := strconv.Unquote(spec.Path.Value)
@@ -50,11 +51,19 @@ func TestImportsStopWhereTheyShould(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, r := range importRules() {
-				if !below(path, r.imported) || r.tests && src.test || allowed(src.dir, r.by) {
+				if !below(path, r.imported) {
+					continue
+				}
+				if used[r.imported] = true; r.tests && src.test || allowed(src.dir, r.by) {
 					continue
 				}
 				t.Errorf("%s imports %s: %s", src.path, path, r.why)
 			}
+		}
+	}
+	for _, r := range importRules() {
+		if r.by != nil && !used[r.imported] {
+			t.Errorf("nothing imports %s: the rule about it watches nothing", r.imported)
 		}
 	}
 }
@@ -81,7 +90,11 @@ func TestRoomsAreApart(t *testing.T) {
 		"server":   {"agent"},
 	} {
 		args := []string{"list", "-f", `{{range .Imports}}{{println .}}{{end}}`, "./" + room + "/..."}
-		for _, path := range golang(t, args...) {
+		imports := golang(t, args...)
+		if len(imports) < 20 {
+			t.Fatalf("%s has only %d imports: the list is broken", room, len(imports))
+		}
+		for _, path := range imports {
 			for _, other := range others {
 				if below(path, module+"/"+other) && !devAgent(room, path) {
 					t.Errorf("%s imports %s", room, path)
@@ -115,7 +128,11 @@ func TestAgentLinksNoServerLibrary(t *testing.T) {
 
 // TestFleetIsAVocabulary: it imports the standard library and the protocol alone.
 func TestFleetIsAVocabulary(t *testing.T) {
-	for _, path := range golang(t, "list", "-f", `{{range .Imports}}{{println .}}{{end}}`, "./server/internal/fleet") {
+	imports := golang(t, "list", "-f", `{{range .Imports}}{{println .}}{{end}}`, "./server/internal/fleet")
+	if len(imports) == 0 {
+		t.Fatal("it has no imports: the list is broken")
+	}
+	for _, path := range imports {
 		if strings.Contains(path, ".") && !below(path, module+"/protocol") {
 			t.Errorf("fleet imports %s", path)
 		}
