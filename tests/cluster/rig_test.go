@@ -29,6 +29,13 @@ type rig struct {
 
 func newRig(t *testing.T, n int) *rig {
 	t.Helper()
+	return newRigOf(t, n, 1)
+}
+
+// newRigOf is newRig with a number of nginx's workers: each gives its requests to the replicas
+// in turn, and may have so many files open of its own.
+func newRigOf(t *testing.T, n, workers int) *rig {
+	t.Helper()
 	nginx, err := exec.LookPath("nginx")
 	if err != nil {
 		nginx, err = exec.LookPath("/usr/sbin/nginx")
@@ -39,7 +46,7 @@ func newRig(t *testing.T, n int) *rig {
 	for range n - 1 {
 		r.replicas = append(r.replicas, first.Beside())
 	}
-	r.Client = harness.Client{T: t, Admin: first.Admin, URL: "http://" + r.balance(t, nginx)}
+	r.Client = harness.Client{T: t, Admin: first.Admin, URL: "http://" + r.balance(t, nginx, workers)}
 	harness.Eventually(t, 20*time.Second, "nginx", func() bool {
 		resp, err := http.Get(r.URL + "/readyz")
 		if err != nil {
@@ -55,7 +62,7 @@ func newRig(t *testing.T, n int) *rig {
 func (r *rig) at(i int) string { return strings.TrimPrefix(r.replicas[i].URL, "http://") }
 
 // balance runs nginx with the document's location block and an upstream of all replicas.
-func (r *rig) balance(t *testing.T, nginx string) (address string) {
+func (r *rig) balance(t *testing.T, nginx string, workers int) (address string) {
 	t.Helper()
 	doc, err := os.ReadFile("../../docs/deploy.md")
 	if err != nil {
@@ -78,11 +85,15 @@ func (r *rig) balance(t *testing.T, nginx string) (address string) {
 	for i := range r.replicas {
 		servers += "server " + r.at(i) + " " + server + "\n"
 	}
+	spread := "" // one socket for all workers
+	if workers > 1 {
+		spread = " reuseport"
+	}
 	dir := t.TempDir()
-	conf := fmt.Sprintf("pid %[1]s/pid;\nerror_log %[1]s/error.log;\nworker_processes 1;\nworker_rlimit_nofile 20000;\nevents { worker_connections 16000; }\nhttp {\naccess_log off;\n"+
+	conf := fmt.Sprintf("pid %[1]s/pid;\nerror_log %[1]s/error.log;\nworker_processes %[5]d;\nworker_rlimit_nofile 20000;\nevents { worker_connections 16000; }\nhttp {\naccess_log off;\n"+
 		"client_body_temp_path %[1]s/b;\nproxy_temp_path %[1]s/p;\nfastcgi_temp_path %[1]s/f;\nuwsgi_temp_path %[1]s/u;\nscgi_temp_path %[1]s/s;\n"+
-		"map $http_upgrade $drover_connection { default upgrade; '' ''; }\n%[2]s\nserver { listen %[3]s;\nclient_max_body_size 0;\n%[4]s}\n}\n",
-		dir, before+servers+"    keepalive"+upTo(rest, "\nlocation"), address, "location"+after(rest, "\nlocation"))
+		"map $http_upgrade $drover_connection { default upgrade; '' ''; }\n%[2]s\nserver { listen %[3]s%[6]s;\nclient_max_body_size 0;\n%[4]s}\n}\n",
+		dir, before+servers+"    keepalive"+upTo(rest, "\nlocation"), address, "location"+after(rest, "\nlocation"), workers, spread)
 	if os.Geteuid() == 0 {
 		conf = "user root;\n" + conf
 	}

@@ -13,7 +13,7 @@ import (
 // stormFor is how long the storm goes on; many is how many agents two replicas have.
 const (
 	stormFor = 10 * time.Minute
-	many     = 6000
+	many     = 14000
 )
 
 // TestStorm is TestOneReplicaAtATime for long, and with more clients.
