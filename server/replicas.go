@@ -158,8 +158,9 @@ func (s *Server) membershipRound(ctx context.Context) error {
 	err := s.db.Beat(ctx)
 	if errors.Is(err, store.ErrBuried) {
 		s.log.Error("the other replicas took this one for dead and took over its calls; it goes on with new ones")
-		s.dispatch.Disown()
-		err = s.db.Enlist(ctx)
+		if err = s.db.Rejoin(ctx); err == nil { // under the old name it would keep what it can't send
+			s.dispatch.Renewed()
+		}
 	}
 	if err != nil {
 		return err

@@ -69,3 +69,59 @@ func TestWhatWaitedForAStoppedReplica(t *testing.T) {
 		return res.State == "succeeded"
 	})
 }
+
+// TestAQueuedCallOfAReplicaThatIsBackTooSoon: a replica was taken for dead, and is back before
+// the others have taken over what it had queued. The call isn't nobody's for that: it's sent
+// when its agent comes, once.
+func TestAQueuedCallOfAReplicaThatIsBackTooSoon(t *testing.T) {
+	a, b := replicas(t)
+	raw := a.RawAgent("web-01")
+	connect(t, raw, "journal.boot")
+	raw.Close()
+	a.WaitState("web-01", "offline")
+	var queued harness.CallResult
+	a.REST(a.Admin).JSON("POST", "/api/v1/calls", map[string]any{
+		"agent_id": "web-01", "tool": "shell_exec", "queue_for_seconds": 3600, "wait_seconds": 1, "args": map[string]any{"command": "true"},
+	}, &queued)
+	if queued.State != "queued" {
+		t.Fatalf("%+v %+v", queued, queued.Error)
+	}
+	a.Server.Freeze()
+	defer a.Server.Thaw()
+	db := harness.OpenPostgres(t, a.Store[3])
+	lock, err := db.Begin() // the others see that the replica is dead, and can't take its calls yet
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = lock.Rollback() }()
+	if _, err := lock.Exec("LOCK TABLE calls IN EXCLUSIVE MODE"); err != nil {
+		t.Fatal(err)
+	}
+	harness.Eventually(t, time.Minute, "the other replica takes it for dead", func() bool {
+		return bytes.Contains(b.Server.Log(), []byte("has stopped without a word"))
+	})
+	a.Server.Thaw()
+	harness.Eventually(t, 20*time.Second, "it's a member again", func() bool {
+		var n int
+		return db.QueryRow("SELECT COUNT(*) FROM replicas").Scan(&n) == nil && n == 2
+	})
+	if err := lock.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	raw = raw.At(&b.Client)
+	connect(t, raw, "journal.boot")
+	defer raw.Close()
+	req, err := raw.Request()
+	if err != nil || req.ID != queued.CallID {
+		t.Fatalf("the queued call wasn't sent: %+v, %v; it's %s", req, err, stateOf(&b.Client, queued.CallID))
+	}
+	if err := raw.Answer(req.ID, okProcess); err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range []*harness.Deployment{a, b} {
+		if got := await(t, &d.Client, queued.CallID); got.State != "succeeded" {
+			t.Errorf("%s %+v", got.State, got.Error)
+		}
+	}
+	oneEach(t, b)
+}

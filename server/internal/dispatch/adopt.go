@@ -25,13 +25,20 @@ func (d *Dispatcher) Adopt(ctx context.Context) (int, error) {
 	if err != nil || len(calls) == 0 {
 		return 0, err
 	}
-	ids := make([]fleet.CallID, 0, len(calls))
+	ids := map[fleet.State][]fleet.CallID{}
 	for _, c := range calls {
-		ids = append(ids, c.ID)
+		// What this replica had before it was taken for dead ends here first, or is seen to its end.
+		if d.find(c.ID) == nil {
+			ids[c.State] = append(ids[c.State], c.ID)
+		}
 	}
-	mine, err := d.db.Adopt(ctx, ids...)
-	if err != nil {
-		return 0, err
+	var mine []fleet.CallID
+	for state, some := range ids {
+		got, err := d.db.Adopt(ctx, state, some...)
+		if err != nil {
+			return 0, err
+		}
+		mine = append(mine, got...)
 	}
 	for i := range calls {
 		if slices.Contains(mine, calls[i].ID) {
@@ -51,7 +58,7 @@ func (d *Dispatcher) adopt(c *store.OpenCall) {
 		CallID: c.ID, Principal: who, Client: c.Client, Edge: c.Edge, Agent: c.Agent, At: c.CreatedAt, QueueUntil: c.QueueUntil, Boot: c.Boot,
 	})
 	f.exchange = mux.Exchange{Progress: f.news}
-	f.adopted, f.deadline, f.term = true, c.Deadline, d.terms.Load()
+	f.adopted, f.deadline, f.instance = true, c.Deadline, d.db.Instance()
 	ctx, span := d.trace.Start(f.ctx, tracing.Internal, "call") // the trace that it began in isn't kept
 	span.Set(attrAdopted, "true")
 	f.traced(ctx)

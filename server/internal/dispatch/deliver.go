@@ -32,7 +32,7 @@ func (d *Dispatcher) fly(f *flight, way func(*flight) (*protocol.Response, error
 	f.exchangeOver()
 	// A queued call may be sent by whoever took it over. Any other that wasn't sent never is, so
 	// its end is known here; if its new owner, who asks the agent, recorded one first, that counts.
-	if !f.sent && f.queued() && f.term != d.terms.Load() {
+	if !f.sent && f.queued() && d.stale(f) {
 		err = errElsewhere
 	}
 	switch {
@@ -44,7 +44,7 @@ func (d *Dispatcher) fly(f *flight, way func(*flight) (*protocol.Response, error
 		d.finish(f, resp, err)
 	}
 	f.landed()
-	d.exit(f.intent())
+	d.exit(f.intent(), f)
 	close(f.done)
 }
 
@@ -164,6 +164,9 @@ func (d *Dispatcher) awaitAgent(f *flight) error {
 	defer expiry.Stop()
 	for {
 		arrived := d.arrival(agent.ID)
+		if d.stale(f) {
+			return errElsewhere
+		}
 		if !time.Now().Before(f.until) {
 			return f.expired()
 		}
@@ -204,7 +207,7 @@ func (d *Dispatcher) attempt(f *flight) (*protocol.Response, error) {
 		Caller:     f.who.Caller(text.Line(f.client, protocol.MaxName)),
 		DeadlineMS: t.limit.Milliseconds(),
 	}
-	stale := f.term != d.terms.Load()
+	stale := d.stale(f)
 	if stale && f.queued() {
 		return nil, errElsewhere
 	}

@@ -78,7 +78,7 @@ type Dispatcher struct {
 	lanes      lanes
 	waits      *limit.Shares // of requests, see wait
 
-	terms atomic.Int64 // raised when this replica's open calls were taken over by others
+	disowned atomic.Bool // all that is open here is another server's
 
 	closing chan struct{} // closed when no more calls are admitted
 	gone    chan struct{} // closed when the running ones are left to the next process
@@ -176,32 +176,45 @@ func (d *Dispatcher) begin(ctx context.Context, who fleet.Principal, req Request
 	} else if req.Key == "" && req.ToolUseID == "" {
 		return nil, nil, d.offline(snap, t.agent)
 	}
-	term := d.terms.Load() // before it's seen that this replica isn't fenced
 	if err := d.enter(&intent); err != nil {
 		return nil, nil, err
 	}
 	got, err := d.intend(ctx, intent)
 	if err != nil {
-		d.exit(&intent)
+		d.exit(&intent, nil)
 		return nil, nil, err
 	}
 	if got.Joined != nil {
-		d.exit(&intent)
+		d.exit(&intent, nil)
 		return d.find(got.Joined.ID), got.Joined, nil
 	}
 	f := newFlight(t, intent)
-	f.term = term
+	f.instance = got.Instance
 	if f.traced(ctx); req.QueueFor > 0 {
 		f.latest = intent.At.Add(req.QueueFor)
 	}
 	f.moved = got.PolicyVersion != snap.Version
 	f.exchange = mux.Exchange{Progress: f.news, Body: req.Body, Size: req.BodySize}
 	f.stream(&req)
-	d.mu.Lock()
-	d.open[f.id] = f
-	d.mu.Unlock()
-	go d.fly(f, d.deliver)
+	if adopted := d.launch(f); adopted != nil {
+		d.exit(&intent, nil)
+		return adopted, nil, nil
+	}
 	return f, nil, nil
+}
+
+// launch sets a call on its way, unless it was adopted already: this replica may have been taken
+// for dead between the commit and now. That one is returned then.
+func (d *Dispatcher) launch(f *flight) (adopted *flight) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if other := d.open[f.id]; other != nil {
+		f.cancel(nil)
+		return other
+	}
+	d.open[f.id] = f
+	go d.fly(f, d.deliver)
+	return nil
 }
 
 // enter counts a call in, unless the server is draining or a limit is reached.
@@ -238,8 +251,8 @@ func (d *Dispatcher) enter(in *fleet.Intent) error {
 // isFenced tells that others may have taken this replica for dead.
 func (d *Dispatcher) isFenced() bool { return d.fenced != nil && d.fenced() }
 
-// exit counts a call out that enter let in.
-func (d *Dispatcher) exit(in *fleet.Intent) {
+// exit counts a call out that enter let in; f is its flight, if it has one.
+func (d *Dispatcher) exit(in *fleet.Intent, f *flight) {
 	d.mu.Lock()
 	if d.own[in.Principal.ID]--; d.own[in.Principal.ID] <= 0 {
 		delete(d.own, in.Principal.ID)
@@ -253,7 +266,9 @@ func (d *Dispatcher) exit(in *fleet.Intent) {
 		}
 		d.keep(in.Principal.ID, -int64(len(in.Frozen)))
 	}
-	delete(d.open, in.CallID)
+	if d.open[in.CallID] == f {
+		delete(d.open, in.CallID)
+	}
 	d.mu.Unlock()
 	d.wg.Done()
 }

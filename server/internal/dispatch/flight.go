@@ -30,7 +30,7 @@ type flight struct {
 
 	span tracing.Span // of the whole call; it ends with the call
 
-	term int64 // see Dispatcher.Disown
+	instance string // whose it was on record when it began here
 
 	// Fly's goroutine alone:
 	moved    bool         // the policy moved between the decision and the intent

@@ -84,9 +84,28 @@ func (d *Dispatcher) elsewhere(ctx context.Context, id fleet.CallID, wait time.D
 	}
 }
 
-// Disown tells that others have taken over the open calls of this replica, which was taken
-// for dead: what it hasn't sent yet isn't its to send any more.
-func (d *Dispatcher) Disown() { d.terms.Add(1) }
+// Disown tells that another server has taken over the open calls of this one: what it hasn't
+// sent yet isn't its to send any more.
+func (d *Dispatcher) Disown() {
+	d.disowned.Store(true)
+	d.Renewed()
+}
+
+// Renewed tells that this replica, which was taken for dead, goes on under another name. What was
+// queued under the old one ends here, for whoever adopts it.
+func (d *Dispatcher) Renewed() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for id, ch := range d.arrivals {
+		close(ch)
+		delete(d.arrivals, id)
+	}
+}
+
+// stale tells that others may have taken over a call: it isn't this process's to send.
+func (d *Dispatcher) stale(f *flight) bool {
+	return d.disowned.Load() || f.instance != d.db.Instance()
+}
 
 func (d *Dispatcher) mine(ctx context.Context, who fleet.Principal, id fleet.CallID) (*fleet.Call, error) {
 	missing := fleet.Errorf(protocol.CodeNotFound, "no call of that id is yours; drover audit list and GET /api/v1/calls show which there are")

@@ -33,7 +33,7 @@ func (db *DB) QueuedFor(ctx context.Context, agent fleet.AgentID) ([]fleet.CallI
 // CancelsHere lists the open calls of this process whose end was asked for, wherever that
 // was.
 func (db *DB) CancelsHere(ctx context.Context) ([]fleet.CallID, error) {
-	return db.callIDs(ctx, `SELECT id FROM calls WHERE instance = $1 AND cancel_at IS NOT NULL AND finished_at IS NULL`, db.instance)
+	return db.callIDs(ctx, `SELECT id FROM calls WHERE instance = $1 AND cancel_at IS NOT NULL AND finished_at IS NULL`, db.Instance())
 }
 
 func (db *DB) callIDs(ctx context.Context, query string, args ...any) ([]fleet.CallID, error) {

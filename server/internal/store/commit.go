@@ -158,7 +158,7 @@ func (db *DB) own(ctx context.Context, o *op) (bool, error) {
 	query, args := ownOutcome, []any{string(o.call()), o.rowID}
 	switch {
 	case o.sent != nil:
-		query, args = ownSent, append(args, db.instance)
+		query, args = ownSent, append(args, db.Instance())
 	case o.evidence != nil:
 		query = ownEvidence
 	}

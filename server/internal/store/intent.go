@@ -24,6 +24,8 @@ type IntentResult struct {
 	// that the decision was made on, the decision has to be made again before anything is
 	// sent.
 	PolicyVersion int64
+	// Instance is whose the call is on record.
+	Instance string
 }
 
 const (
@@ -233,7 +235,7 @@ func firstState(in *fleet.Intent) fleet.State {
 
 // steps are the statements that write the ops which aren't settled.
 func (db *DB) steps(list []*op) []statement {
-	steps := make([]statement, 0, 3*len(list))
+	steps, instance := make([]statement, 0, 3*len(list)), db.Instance()
 	policy := false
 	for _, o := range list {
 		switch {
@@ -246,18 +248,19 @@ func (db *DB) steps(list []*op) []statement {
 			if o.frees != "" { // if somebody else was first, the key isn't free now either
 				steps = append(steps, statement{owner: o, query: freeKey, args: []any{string(o.frees)}})
 			}
-			steps = append(steps, intentRow(o, db.instance), callRow(o, db.instance))
+			o.result.Instance = instance
+			steps = append(steps, intentRow(o, instance), callRow(o, instance))
 			if in := o.intent; in.Frozen != nil {
 				steps = append(steps, statement{owner: o, query: insertQueued, args: []any{string(in.CallID), in.Frozen}})
 			}
 		case o.outcome != nil:
 			steps = append(steps, outcomeRows(o)...)
 		case o.sent != nil:
-			steps = append(steps, sentRows(o, db.instance)...)
+			steps = append(steps, sentRows(o, instance)...)
 		case o.evidence != nil:
-			steps = append(steps, evidenceRows(o, db.instance)...)
+			steps = append(steps, evidenceRows(o, instance)...)
 		case o.cancel != nil:
-			steps = append(steps, cancelRows(o, db.instance)...)
+			steps = append(steps, cancelRows(o, instance)...)
 		case o.refusal != nil:
 			steps = append(steps, refusalRow(o))
 		}

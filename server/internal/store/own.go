@@ -103,7 +103,7 @@ func (o *Ownership) name() string {
 	if o.how == "share" {
 		return ""
 	}
-	return o.db.instance
+	return o.db.Instance()
 }
 
 func (o *Ownership) watch(ctx context.Context) {

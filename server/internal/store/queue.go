@@ -16,7 +16,7 @@ const (
 	insertQueued = `INSERT INTO queued (call_id, args) VALUES ($1, $2)`
 	deleteQueued = `DELETE FROM queued WHERE call_id = $1`
 
-	sendCall = `UPDATE calls SET state = 'dispatched', boot = $2, sent_id = $3, instance = $4 WHERE id = $1 AND state = 'queued' AND finished_at IS NULL`
+	sendCall = `UPDATE calls SET state = 'dispatched', boot = $2, sent_id = $3 WHERE id = $1 AND state = 'queued' AND finished_at IS NULL AND instance = $4`
 )
 
 // sentMark says that a queued call is about to be sent.
@@ -28,8 +28,8 @@ type sentMark struct {
 
 // MarkSent moves a queued call to dispatched, before it's written to its agent: it returns
 // after the synced commit, which also removes the frozen bytes. boot is the agent's journal
-// and boot now. When the call isn't queued any more (it was sent, or has ended) the error is
-// ErrAlreadyFinal and nothing changes; for a call that doesn't exist it's not_found. ctx
+// and boot now. When the call isn't queued any more (it was sent, or has ended), or isn't this
+// process's, the error is ErrAlreadyFinal and nothing changes; for a call that doesn't exist it's not_found. ctx
 // counts as in RecordIntent.
 //
 // mark, of NewMark, names this sending, as the id of its row. After any error nothing may be
@@ -62,16 +62,16 @@ func (db *DB) OpenCalls(ctx context.Context) ([]OpenCall, error) {
 			list = append(list, OpenCall{Call: *c, Frozen: frozen})
 		}
 		return err
-	}, `SELECT `+callList+`, q.args FROM calls c LEFT JOIN queued q ON q.call_id = c.id WHERE c.finished_at IS NULL AND c.instance <> $1 AND c.instance NOT IN (SELECT instance FROM replicas) ORDER BY c.id`, db.instance)
+	}, `SELECT `+callList+`, q.args FROM calls c LEFT JOIN queued q ON q.call_id = c.id WHERE c.finished_at IS NULL AND c.instance <> $1 AND c.instance NOT IN (SELECT instance FROM replicas) ORDER BY c.id`, db.Instance())
 	return list, err
 }
 
 // adoptSlice bounds the calls that one transaction adopts.
 const adoptSlice = 500
 
-// Adopt makes open calls that belong to nobody this process's own, and returns which. Calls
-// that have ended meanwhile, or were adopted by another replica, stay as they are.
-func (db *DB) Adopt(ctx context.Context, ids ...fleet.CallID) (mine []fleet.CallID, err error) {
+// Adopt makes open calls of a state that belong to nobody this process's own, and returns which.
+// Calls that have ended or were sent meanwhile, or adopted by another replica, stay as they are.
+func (db *DB) Adopt(ctx context.Context, state fleet.State, ids ...fleet.CallID) (mine []fleet.CallID, err error) {
 	ids = slices.Clone(ids)
 	slices.Sort(ids) // the order in which the writer's groups take them: see lockOrder
 	for len(ids) > 0 {
@@ -81,7 +81,7 @@ func (db *DB) Adopt(ctx context.Context, ids ...fleet.CallID) (mine []fleet.Call
 		err := db.inTx(ctx, func(t *tx) error {
 			got = got[:0] // the transaction may be tried again
 			for _, id := range some {
-				n, err := t.exec(ctx, `UPDATE calls SET instance = $2 WHERE id = $1 AND finished_at IS NULL AND instance <> $2 AND instance NOT IN (SELECT instance FROM replicas)`, string(id), db.instance)
+				n, err := t.exec(ctx, `UPDATE calls SET instance = $2 WHERE id = $1 AND state = $3 AND finished_at IS NULL AND instance <> $2 AND instance NOT IN (SELECT instance FROM replicas)`, string(id), db.Instance(), string(state))
 				if err != nil {
 					return err
 				}

@@ -34,18 +34,31 @@ func (db *DB) Share(ctx context.Context) (*Ownership, error) {
 }
 
 // Enlist tells the others that this replica lives; Beat keeps it so.
-func (db *DB) Enlist(ctx context.Context) error {
+func (db *DB) Enlist(ctx context.Context) error { return db.enlist(ctx, db.Instance()) }
+
+// Rejoin enlists a process that was buried, under another name: what it has written under the old
+// one, or is writing still, belongs to nobody, and may be adopted.
+func (db *DB) Rejoin(ctx context.Context) error {
+	name := newID()
+	err := db.enlist(ctx, name)
+	if err == nil {
+		db.instance.Store(&name)
+	}
+	return err
+}
+
+func (db *DB) enlist(ctx context.Context, name string) error {
 	return db.inTx(ctx, func(t *tx) error {
-		_, err := t.exec(ctx, `INSERT INTO replicas (instance, beat, started_at) VALUES ($1, 0, $2) ON CONFLICT (instance) DO NOTHING`, db.instance, micros(time.Now()))
+		_, err := t.exec(ctx, `INSERT INTO replicas (instance, beat, started_at) VALUES ($1, 0, $2) ON CONFLICT (instance) DO NOTHING`, name, micros(time.Now()))
 		return err
 	})
 }
 
-// Beat raises this replica's beat. ErrBuried: see there; Enlist lets it begin anew.
+// Beat raises this replica's beat. ErrBuried: see there; Rejoin lets it begin anew.
 func (db *DB) Beat(ctx context.Context) error {
 	buried := false
 	err := db.inTx(ctx, func(t *tx) error {
-		n, err := t.exec(ctx, `UPDATE replicas SET beat = beat + 1 WHERE instance = $1`, db.instance)
+		n, err := t.exec(ctx, `UPDATE replicas SET beat = beat + 1 WHERE instance = $1`, db.Instance())
 		buried = n == 0
 		return err
 	})
@@ -58,7 +71,7 @@ func (db *DB) Beat(ctx context.Context) error {
 // Resign ends this replica's membership: its open calls belong to nobody from then on.
 func (db *DB) Resign(ctx context.Context) error {
 	return db.inTx(ctx, func(t *tx) error {
-		_, err := t.exec(ctx, `DELETE FROM replicas WHERE instance = $1`, db.instance)
+		_, err := t.exec(ctx, `DELETE FROM replicas WHERE instance = $1`, db.Instance())
 		return err
 	})
 }

@@ -55,7 +55,7 @@ const touchInterval = 10 * time.Second
 type DB struct {
 	dialect  dialect
 	log      *slog.Logger
-	instance string // names this open handle in the rows of the calls it started
+	instance atomic.Pointer[string] // names this open handle in the rows of the calls it started
 
 	shared atomic.Bool // other processes serve the database too
 
@@ -90,7 +90,8 @@ func Open(ctx context.Context, cfg Config) (*DB, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	db := &DB{log: cfg.Log, instance: newID(), queue: make(chan *op, queueDepth), refresh: make(chan struct{}, 1)}
+	db := &DB{log: cfg.Log, queue: make(chan *op, queueDepth), refresh: make(chan struct{}, 1)}
+	db.instance.Store(new(newID()))
 	if err := db.connect(ctx, cfg); err != nil {
 		return nil, err
 	}
@@ -169,9 +170,9 @@ func openDataDir(dir string) (dialect, error) {
 // Engine is "sqlite" or "postgres".
 func (db *DB) Engine() string { return db.dialect.name() }
 
-// Instance names this open handle; it's new at each Open. Calls carry it, so that those a
-// dead process left open are known.
-func (db *DB) Instance() string { return db.instance }
+// Instance names this open handle; it's new at each Open, and at Rejoin. Calls carry it, so that
+// those a dead process left open are known.
+func (db *DB) Instance() string { return *db.instance.Load() }
 
 // Close writes what is queued, refusals too, and closes the database. What is asked of the
 // record afterwards fails with unavailable.

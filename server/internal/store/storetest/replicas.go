@@ -5,6 +5,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/drover-fleet/drover/server/internal/fleet"
 	"github.com/drover-fleet/drover/server/internal/store"
 )
 
@@ -27,7 +28,7 @@ func testReplicas(t *testing.T, cfg store.Config) {
 	if n := free(two); n != 0 {
 		t.Errorf("%d calls of a replica that lives count as nobody's", n)
 	}
-	if mine, err := two.Adopt(ctx, call.CallID); err != nil || len(mine) != 0 {
+	if mine, err := two.Adopt(ctx, fleet.Dispatched, call.CallID); err != nil || len(mine) != 0 {
 		t.Errorf("a living replica's call was adopted: %v %v", mine, err)
 	}
 	was, err := one.Replicas(ctx)
@@ -63,15 +64,43 @@ func testReplicas(t *testing.T, cfg store.Config) {
 	if free(two) != 1 || free(three) != 1 {
 		t.Error("a buried replica's call isn't anybody's to take")
 	}
-	a, err := two.Adopt(ctx, call.CallID)
+	a, err := two.Adopt(ctx, fleet.Dispatched, call.CallID)
 	check(t, err)
-	b, err := three.Adopt(ctx, call.CallID)
+	b, err := three.Adopt(ctx, fleet.Dispatched, call.CallID)
 	check(t, err)
 	if len(a) != 1 || len(b) != 0 {
 		t.Errorf("adopted by the first %v, by the second %v", a, b)
 	}
 	check(t, two.Resign(ctx))
-	if b, err = three.Adopt(ctx, call.CallID); err != nil || len(b) != 1 {
+	if b, err = three.Adopt(ctx, fleet.Dispatched, call.CallID); err != nil || len(b) != 1 {
 		t.Errorf("after the first resigned: %v %v", b, err)
 	}
+	testRejoin(t, one, three)
+}
+
+// testRejoin: what a buried replica had under its old name isn't its own again under the new one:
+// it's adopted first, by whoever comes, in the state that it was seen in, and only then sent.
+func testRejoin(t *testing.T, one, other *store.DB) {
+	ctx := context.Background()
+	old, call := one.Instance(), begin(t, one, queue)
+	check(t, one.Rejoin(ctx))
+	check(t, one.Beat(ctx))
+	if one.Instance() == old {
+		t.Error("a buried replica has its old name again")
+	}
+	for name, db := range map[string]*store.DB{"itself": one, "another": other} {
+		if list, err := db.OpenCalls(ctx); err != nil || len(list) != 1 || list[0].ID != call.CallID {
+			t.Errorf("to %s the call doesn't belong to nobody: %v %v", name, list, err)
+		}
+		if err := db.MarkSent(ctx, call.CallID, "b", store.NewMark()); !errors.Is(err, store.ErrAlreadyFinal) {
+			t.Errorf("what belongs to nobody was sent by %s: %v", name, err)
+		}
+	}
+	if mine, err := one.Adopt(ctx, fleet.Dispatched, call.CallID); err != nil || len(mine) != 0 {
+		t.Errorf("a queued call was adopted as one that was sent: %v %v", mine, err)
+	}
+	if mine, err := one.Adopt(ctx, fleet.Queued, call.CallID); err != nil || len(mine) != 1 {
+		t.Errorf("adopted %v %v", mine, err)
+	}
+	check(t, one.MarkSent(ctx, call.CallID, "b", store.NewMark()))
 }

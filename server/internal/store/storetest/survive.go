@@ -216,10 +216,10 @@ func testAdopt(t *testing.T, cfg store.Config) {
 	if d := cmp.Diff([]fleet.CallID{queued.CallID, flying.CallID}, ids()); d != "" {
 		t.Error("what the dead process left", d)
 	}
-	if mine, err := db.Adopt(ctx); err != nil || len(mine) != 0 {
+	if mine, err := db.Adopt(ctx, fleet.Queued); err != nil || len(mine) != 0 {
 		t.Errorf("adopted nothing: %v %v", mine, err)
 	}
-	if mine, err := db.Adopt(ctx, queued.CallID, ended.CallID, "no such call", queued.CallID); err != nil || len(mine) != 1 || mine[0] != queued.CallID {
+	if mine, err := db.Adopt(ctx, fleet.Queued, queued.CallID, ended.CallID, "no such call", queued.CallID); err != nil || len(mine) != 1 || mine[0] != queued.CallID {
 		t.Errorf("adopted %v %v", mine, err)
 	}
 	if d := cmp.Diff([]fleet.CallID{flying.CallID}, ids()); d != "" {
