@@ -216,16 +216,6 @@ func (db *DB) Quarantine(ctx context.Context, id fleet.AgentID, reason string, a
 	})
 }
 
-// RaiseIncarnation begins a new life of the database, after a backup was restored: agents
-// whose last epoch is newer than the backup are not taken for forked copies. It records ev
-// beside it.
-func (db *DB) RaiseIncarnation(ctx context.Context, ev fleet.AdminEvent) error {
-	return db.changePolicy(ctx, ev, func(t *tx, _ int64) error {
-		_, err := t.exec(ctx, `UPDATE store_state SET incarnation = incarnation + 1 WHERE id = 1`)
-		return err
-	})
-}
-
 func labelText(labels map[string]string) string {
 	m := make(map[string]string, len(labels))
 	for k, v := range labels {

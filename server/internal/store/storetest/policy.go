@@ -374,20 +374,6 @@ func testEpochsRace(t *testing.T, cfg store.Config) {
 	wg.Wait()
 }
 
-func testIncarnation(t *testing.T, cfg store.Config) {
-	ctx, db := context.Background(), open(t, cfg)
-	addAgent(t, db, "web-01")
-	before, _, err := db.NextEpoch(ctx, fleet.Claim{Agent: "web-01", Generation: 1, Instance: "i"})
-	check(t, err)
-	life := db.Snapshot().Incarnation
-	check(t, db.RaiseIncarnation(ctx, event("store.restored", "")))
-	after, _, err := db.NextEpoch(ctx, fleet.Claim{Agent: "web-01", Generation: 1, Instance: "i"})
-	check(t, err)
-	if after>>32 <= before>>32 || db.Snapshot().Incarnation != life+1 || db.Snapshot().Agents["web-01"] == nil {
-		t.Errorf("epoch %d after %d; incarnation %d after %d", after, before, db.Snapshot().Incarnation, life)
-	}
-}
-
 func testFacts(t *testing.T, cfg store.Config) {
 	ctx, db := context.Background(), open(t, cfg)
 	addAgent(t, db, "web-01")

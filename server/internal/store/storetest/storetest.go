@@ -34,7 +34,7 @@ func Run(t *testing.T, fresh func(t *testing.T) store.Config) {
 		{"Records", testRecords}, {"Admin", testAdmin}, {"Rebuild", testRebuild}, {"ClosedStore", testClosedStore},
 		{"PATs", testPATs}, {"OtherProcess", testOtherProcess}, {"Touches", testTouches},
 		{"EnrolTokens", testEnrolTokens}, {"Enrol", testEnrol}, {"EnrolRace", testEnrolRace}, {"Replace", testReplace}, {"Remove", testRemove},
-		{"SetAgent", testSetAgent}, {"Epochs", testEpochs}, {"EpochsRace", testEpochsRace}, {"Copies", testCopies}, {"Incarnation", testIncarnation},
+		{"SetAgent", testSetAgent}, {"Epochs", testEpochs}, {"EpochsRace", testEpochsRace}, {"Copies", testCopies},
 		{"Facts", testFacts}, {"Quarantine", testQuarantine},
 		{"Queued", testQueued}, {"QueuedRefuses", testQueuedRefuses}, {"SentRace", testSentRace}, {"CrossedGroups", testCrossedGroups}, {"MarkAgain", testMarkAgain}, {"Adopt", testAdopt},
 		{"Evidence", testEvidence}, {"Unsettled", testUnsettled}, {"RebuildSurvive", testRebuildSurvive}, {"Replicas", testReplicas},
