@@ -180,19 +180,13 @@ func (g *pgGroup) run(ctx context.Context, list []statement) error {
 	return g.send(ctx, list, false)
 }
 
-// atOnce is how many statements of a list that must change a row may be sent with the commit,
-// in one round trip: one that changes none fails the transaction then, and is the only one
-// that's known to be lost. With more of them it's seen first which are.
-const atOnce = 16
+// atOnce is how many statements are sent with their commit, in one round trip: one that has
+// to change a row and changes none fails the transaction then, and is the only one that's
+// known to be lost. With more it's seen first which are.
+const atOnce = 48
 
 func (g *pgGroup) commitWith(ctx context.Context, list []statement) error {
-	n := 0
-	for i := range list {
-		if list[i].must {
-			n++
-		}
-	}
-	if n <= atOnce {
+	if len(list) <= atOnce {
 		return g.send(ctx, list, true)
 	}
 	if err := g.send(ctx, list, false); err != nil {
@@ -201,8 +195,7 @@ func (g *pgGroup) commitWith(ctx context.Context, list []statement) error {
 	return g.send(ctx, nil, true)
 }
 
-// orFail makes an update fail that changes no row: by a division by zero, which no statement
-// of the writer does otherwise.
+// orFail makes an update that changes no row fail by a division by zero (22012).
 func orFail(update string) string {
 	return `WITH changed AS (` + update + ` RETURNING 1) SELECT 1 / COUNT(*) FROM changed`
 }
@@ -262,12 +255,10 @@ func readBatch(res pgx.BatchResults, list []statement, begin, commit bool) error
 	return nil
 }
 
-const divisionByZero = "22012"
-
 func readStep(res pgx.BatchResults, s *statement) error {
 	if s.scan == nil {
 		tag, err := res.Exec()
-		if s.must && (err == nil && tag.RowsAffected() != 1 || pgCode(err) == divisionByZero) {
+		if s.must && (err == nil && tag.RowsAffected() != 1 || pgCode(err) == "22012") {
 			err = errNoRows
 		}
 		return err
