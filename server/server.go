@@ -7,6 +7,7 @@ import (
 	"crypto/ed25519"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
@@ -71,7 +72,10 @@ func New(cfg Config, log *slog.Logger) (*Server, error) {
 	}
 	s := &Server{cfg: cfg, log: log}
 	_, missing := os.Stat(cfg.ServerKeyFile)
-	if s.key, err = enroll.LoadServerKey(cfg.ServerKeyFile); err != nil {
+	if s.key, err = enroll.LoadServerKey(cfg.ServerKeyFile); errors.Is(err, fs.ErrPermission) {
+		return nil, fmt.Errorf("this user may not use the server's files (%w): run it as their owner, or give another folder with --data", err)
+	}
+	if err != nil {
 		return nil, err
 	}
 	if s.listener, err = net.Listen("tcp", cfg.Listen); err != nil {

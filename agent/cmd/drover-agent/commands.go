@@ -37,11 +37,47 @@ func newRoot() *cobra.Command {
 sends to this host, as the user that it runs as. It opens no port.
 
 An operator makes a token with "drover enroll create --agent-id ID" on the server;
-the agent exchanges it once for the registration of a key that never leaves the host.`,
+the agent exchanges it once for the registration of a key that never leaves the host.
+
+It exits with 2 when the command line is wrong, and with 1 when something fails.`,
 		SilenceUsage: true, SilenceErrors: true,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usage(cmd, fmt.Errorf("there's no command %q", args[0]))
+			}
+			return cmd.Help()
+		},
 	}
+	root.SetFlagErrorFunc(usage)
 	root.AddCommand(newRun(), newEnroll(), newVersion(), newSupervisor())
 	return root
+}
+
+// Exit codes: 2 when the command line is wrong, 1 for all that fails later.
+const (
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+type usageError struct{ error }
+
+func usage(cmd *cobra.Command, err error) error {
+	return &usageError{fmt.Errorf("%w; see %s --help", err, cmd.CommandPath())}
+}
+
+func noArgs(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return usage(cmd, fmt.Errorf("%s takes no arguments, only flags; %q is one", cmd.CommandPath(), args[0]))
+	}
+	return nil
+}
+
+func exitCode(err error) int {
+	if _, ok := errors.AsType[*usageError](err); ok {
+		return exitUsage
+	}
+	return exitFailed
 }
 
 func newRun() *cobra.Command {
@@ -52,7 +88,7 @@ func newRun() *cobra.Command {
 		Example: `  drover-agent run --server https://drover.example.com --state /var/lib/drover-agent --token-file /root/token
   drover-agent run --state /var/lib/drover-agent
   drover-agent run --server http://127.0.0.1:7400 --state ./state --root /srv/www`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			a, err := o.agent(cmd)
 			if err != nil {
@@ -72,7 +108,7 @@ func newEnroll() *cobra.Command {
 		Use:     "enroll",
 		Short:   "Enrol this host with a token and exit",
 		Example: `  drover-agent enroll --server https://drover.example.com --state /var/lib/drover-agent --token-file /root/token`,
-		Args:    cobra.NoArgs,
+		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			a, err := o.agent(cmd)
 			if err != nil {
@@ -99,7 +135,7 @@ func newSupervisor() *cobra.Command {
 		Use:    supervisorName,
 		Short:  "Run one background job; only the agent itself starts this",
 		Hidden: true,
-		Args:   cobra.NoArgs,
+		Args:   noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return agent.SuperviseJob(cmd.Context(), os.Stdin, os.Stdout)
 		},
@@ -111,7 +147,7 @@ func newVersion() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
-		Args:  cobra.NoArgs,
+		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			out := cmd.OutOrStdout()
 			if !asJSON {

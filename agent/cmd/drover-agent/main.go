@@ -22,6 +22,6 @@ func main() {
 	context.AfterFunc(ctx, stop) // a second signal ends it at once
 	if err := newRoot().ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "drover-agent:", err)
-		os.Exit(1)
+		os.Exit(exitCode(err))
 	}
 }

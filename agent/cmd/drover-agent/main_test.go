@@ -105,24 +105,32 @@ func TestWhatCannotWorkSaysSo(t *testing.T) {
 	state := t.TempDir() + "/state"
 	here := []string{"--server", "http://127.0.0.1:1", "--state", state}
 	for want, args := range map[string][]string{
-		"or say --plaintext":        {"run", "--server", "http://drover.example.com", "--state", state},
-		"drover enroll create":      append([]string{"run"}, here...),
-		"not both":                  append([]string{"run", "--token-fd", "0", "--token-file", "/x"}, here...),
-		"--log-format must":         {"run", "--log-format", "xml", "--state", state},
-		"no server to enrol":        {"enroll", "--state", state, "--token-fd", "0"},
-		"unknown command \"serve\"": {"serve"},
-		"the token file: open":      append([]string{"run", "--token-file", "/no/such"}, here...),
-		"begins with https":         {"run", "--server", "ftp://x", "--state", state},
-		"holds no certificate":      {"run", "--server", "https://x", "--state", state, "--ca-file", "/etc/hostname"},
-		"not an enrolment token":    append([]string{"enroll", "--token-fd", "0"}, here...),
-		"unknown flag: --agent":     {"run", "--agent", "x"},
-		"unknown command \"x\" for": {"run", "x"},
+		"or say --plaintext":     {"run", "--server", "http://drover.example.com", "--state", state},
+		"drover enroll create":   append([]string{"run"}, here...),
+		"not both":               append([]string{"run", "--token-fd", "0", "--token-file", "/x"}, here...),
+		"--log-format must":      {"run", "--log-format", "xml", "--state", state},
+		"no server to enrol":     {"enroll", "--state", state, "--token-fd", "0"},
+		"command \"serve\"; see": {"serve"},
+		"the token file: open":   append([]string{"run", "--token-file", "/no/such"}, here...),
+		"begins with https":      {"run", "--server", "ftp://x", "--state", state},
+		"holds no certificate":   {"run", "--server", "https://x", "--state", state, "--ca-file", "/etc/hostname"},
+		"not an enrolment token": append([]string{"enroll", "--token-fd", "0"}, here...),
+		"unknown flag: --agent":  {"run", "--agent", "x"},
+		"\"x\" is one; see":      {"run", "x"},
+		"with --token-file":      append([]string{"run"}, append(here, "--plaintext")...),
 	} {
 		cmd := exec.Command(agent, args...)
 		cmd.Stdin = strings.NewReader("some-token")
 		out, err := cmd.CombinedOutput()
 		if err == nil || !strings.Contains(string(out), want) || strings.Contains(string(out), "some-token") {
 			t.Errorf("%v: want %q, got %s", args, want, out)
+		}
+		wrong := 1
+		if strings.Contains(want, "see") || strings.HasPrefix(want, "unknown flag") {
+			wrong = 2 // the command line itself
+		}
+		if code := cmd.ProcessState.ExitCode(); code != wrong {
+			t.Errorf("%v exits with %d, want %d", args, code, wrong)
 		}
 	}
 }

@@ -185,6 +185,9 @@ func (e *Enrolment) post(ctx context.Context, body []byte) ([]byte, error) {
 	}
 	req.Header.Set("Content-Type", "application/json")
 	resp, err := e.Client.Do(req)
+	if errors.Is(err, http.ErrSchemeMismatch) {
+		return nil, &NotNowError{Err: fmt.Errorf("%s speaks plain HTTP, not TLS: is http:// meant, or the port of a TLS proxy? (%w)", e.Server, err)}
+	}
 	if err != nil {
 		return nil, &NotNowError{Err: fmt.Errorf("the server can't be reached: %w", err)}
 	}

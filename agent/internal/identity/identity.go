@@ -33,7 +33,7 @@ const (
 )
 
 // ErrNotEnrolled is returned by Open for a folder without an enrolment.
-var ErrNotEnrolled = errors.New("this agent isn't enrolled: give it a token from `drover enroll create`")
+var ErrNotEnrolled = errors.New("this agent isn't enrolled: make a token with `drover enroll create --agent-id ID` on the server, and give it with --token-file or in DROVER_ENROLL_TOKEN")
 
 // State is an enrolment, as state.json holds it.
 type State struct {

@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"net/http"
 	"time"
 
 	"github.com/drover-fleet/drover/protocol"
@@ -65,8 +66,11 @@ func (l *Link) connect(ctx context.Context) (*wsconn.Conn, *welcomed, error) {
 	return conn, w, nil
 }
 
-// patience says so where time was what ran out.
+// patience says so where time was what ran out, or TLS met a server without.
 func patience(ctx context.Context, err error) error {
+	if errors.Is(err, http.ErrSchemeMismatch) {
+		return fmt.Errorf("the server speaks plain HTTP there, not TLS: is http:// meant, or the port of a TLS proxy? (%w)", err)
+	}
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return fmt.Errorf("whoever is there didn't open the tunnel within %s: %w", 2*protocol.HandshakeTimeout, err)
 	}

@@ -130,6 +130,9 @@ func (c *client) unreachable(ctx context.Context, err error) error {
 	if errors.As(err, &op) && op.Op == "dial" {
 		return fleet.Wrap(protocol.CodeUnavailable, errors.Join(errDial, err), "no Drover server answers at %s (%v); is it running, and is --url right?", c.base, op.Err)
 	}
+	if errors.Is(err, http.ErrSchemeMismatch) {
+		return fleet.Wrap(protocol.CodeUnavailable, errors.Join(errDial, err), "%s speaks plain HTTP, not TLS; is http:// meant, or the port of a TLS proxy?", c.base)
+	}
 	return fleet.Wrap(protocol.CodeUnavailable, errors.Join(errCut, err), "the connection to %s was lost: %v", c.base, unwrapURL(err))
 }
 

@@ -16,8 +16,8 @@ import (
 )
 
 var (
-	// errAbandoned: the server stops, and the call is left to its next process.
-	errAbandoned = errors.New("left to the next start of this server")
+	// errAbandoned: the server stops, and the call is left to its next process, or another replica.
+	errAbandoned = errors.New("left to the next start, or to another replica")
 	// errClosing: the server stops before the call was sent.
 	errClosing = errors.New("the server stops")
 	// errElsewhere: the record has the call's end already.

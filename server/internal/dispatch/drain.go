@@ -14,14 +14,14 @@ func (d *Dispatcher) Drain(ctx context.Context) {
 	if d.idle(ctx) {
 		return
 	}
-	d.log.Info("calls are left to the next start of this server", "calls", d.Open())
+	d.log.Info("calls are left to the next start, or to another replica", "calls", d.Open())
 	close(d.gone)
 }
 
 // Settle waits, after Drain and the end of the tunnels, for what is still being written.
 func (d *Dispatcher) Settle(ctx context.Context) {
 	if !d.idle(ctx) {
-		d.log.Error("calls were still under way at the end; the next start asks their agents for them", "calls", d.Open())
+		d.log.Error("calls were still under way at the end; whoever serves this database next asks their agents for them", "calls", d.Open())
 	}
 }
 
