@@ -92,8 +92,8 @@ func (d *Dispatcher) adopt(c *store.OpenCall) {
 	if f.queued() {
 		d.queued[c.Agent]++
 		d.owners[queueOwner{c.Agent, who.ID}]++
-		d.keep(f.who.ID, int64(len(f.target.args)))
 	}
+	d.keep(f.who.ID, int64(len(f.target.args)))
 	d.wg.Add(1)
 	d.mu.Unlock()
 	go d.fly(f, way)

@@ -44,7 +44,7 @@ func (d *Dispatcher) fly(f *flight, way func(*flight) (*protocol.Response, error
 		d.finish(f, resp, err)
 	}
 	f.landed()
-	d.exit(f.intent(), f)
+	d.exit(f.intent(), int64(len(f.target.args)), f)
 	close(f.done)
 }
 

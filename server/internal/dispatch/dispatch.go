@@ -83,17 +83,17 @@ type Dispatcher struct {
 	closing chan struct{} // closed when no more calls are admitted
 	gone    chan struct{} // closed when the running ones are left to the next process
 
-	mu       sync.Mutex
-	open     map[fleet.CallID]*flight
-	own      map[string]int                  // open calls by principal
-	queued   map[fleet.AgentID]int           // queued calls by agent
-	owners   map[queueOwner]int              // and by principal
-	waiting  int64                           // bytes of all queued calls' arguments
-	ownBytes map[string]int64                // and by principal
-	arrivals map[fleet.AgentID]chan struct{} // closed at the agent's next connection
-	settling map[fleet.CallID]bool           // whose evidence is being asked for
-	draining bool
-	wg       sync.WaitGroup
+	mu        sync.Mutex
+	open      map[fleet.CallID]*flight
+	own       map[string]int                  // open calls by principal
+	queued    map[fleet.AgentID]int           // queued calls by agent
+	owners    map[queueOwner]int              // and by principal
+	openBytes int64                           // of all open calls' arguments
+	ownBytes  map[string]int64                // and by principal
+	arrivals  map[fleet.AgentID]chan struct{} // closed at the agent's next connection
+	settling  map[fleet.CallID]bool           // whose evidence is being asked for
+	draining  bool
+	wg        sync.WaitGroup
 }
 
 // New makes a Dispatcher.
@@ -176,16 +176,17 @@ func (d *Dispatcher) begin(ctx context.Context, who fleet.Principal, req Request
 	} else if req.Key == "" && req.ToolUseID == "" {
 		return nil, nil, d.offline(snap, t.agent)
 	}
-	if err := d.enter(&intent); err != nil {
+	size := int64(len(t.args))
+	if err := d.enter(&intent, size); err != nil {
 		return nil, nil, err
 	}
 	got, err := d.intend(ctx, intent)
 	if err != nil {
-		d.exit(&intent, nil)
+		d.exit(&intent, size, nil)
 		return nil, nil, err
 	}
 	if got.Joined != nil {
-		d.exit(&intent, nil)
+		d.exit(&intent, size, nil)
 		return d.find(got.Joined.ID), got.Joined, nil
 	}
 	f := newFlight(t, intent)
@@ -197,7 +198,7 @@ func (d *Dispatcher) begin(ctx context.Context, who fleet.Principal, req Request
 	f.exchange = mux.Exchange{Progress: f.news, Body: req.Body, Size: req.BodySize}
 	f.stream(&req)
 	if adopted := d.launch(f); adopted != nil {
-		d.exit(&intent, nil)
+		d.exit(&intent, size, nil)
 		return adopted, nil, nil
 	}
 	return f, nil, nil
@@ -217,8 +218,9 @@ func (d *Dispatcher) launch(f *flight) (adopted *flight) {
 	return nil
 }
 
-// enter counts a call in, unless the server is draining or a limit is reached.
-func (d *Dispatcher) enter(in *fleet.Intent) error {
+// enter counts a call in, with the bytes of its arguments, unless the server is draining or a
+// limit is reached.
+func (d *Dispatcher) enter(in *fleet.Intent, size int64) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	queued := !in.QueueUntil.IsZero()
@@ -233,17 +235,17 @@ func (d *Dispatcher) enter(in *fleet.Intent) error {
 		return fleet.Limited("agent_queue", "%d calls are queued for agent %s, the most that may be; nothing was queued", maxQueued, in.Agent)
 	case queued && d.owners[ownerOf(in)] >= ownQueued:
 		return fleet.Limited("principal_queue", "this credential has %d calls queued for agent %s, the most that may be; nothing was queued", ownQueued, in.Agent)
-	case queued && d.ownBytes[in.Principal.ID]+int64(len(in.Frozen)) > ownQueuedBytes:
-		return fleet.Limited("principal_queue_bytes", "the arguments of this credential's queued calls together are as large as may be (%d MiB); nothing was queued; send large content when the agent is online", ownQueuedBytes>>20)
-	case queued && d.waiting+int64(len(in.Frozen)) > maxQueuedBytes:
-		return fleet.Limited("queue_bytes", "the arguments of all queued calls together are as large as may be (%d MiB); nothing was queued; send large content when the agent is online", maxQueuedBytes>>20)
+	case d.ownBytes[in.Principal.ID]+size > ownOpenBytes:
+		return fleet.Limited("principal_open_bytes", "the arguments of this credential's open calls together, the queued ones included, are as large as may be (%d MiB); nothing was started; wait for some to end, and send large content as a file (drover cp)", ownOpenBytes>>20)
+	case d.openBytes+size > maxOpenBytes:
+		return fleet.Limited("open_bytes", "the arguments of all open calls together, the queued ones included, are as large as may be (%d MiB); nothing was started; try again in a moment, and send large content as a file (drover cp)", maxOpenBytes>>20)
 	}
 	d.own[in.Principal.ID]++
 	if queued {
 		d.queued[in.Agent]++
 		d.owners[ownerOf(in)]++
-		d.keep(in.Principal.ID, int64(len(in.Frozen)))
 	}
+	d.keep(in.Principal.ID, size)
 	d.wg.Add(1)
 	return nil
 }
@@ -252,7 +254,7 @@ func (d *Dispatcher) enter(in *fleet.Intent) error {
 func (d *Dispatcher) isFenced() bool { return d.fenced != nil && d.fenced() }
 
 // exit counts a call out that enter let in; f is its flight, if it has one.
-func (d *Dispatcher) exit(in *fleet.Intent, f *flight) {
+func (d *Dispatcher) exit(in *fleet.Intent, size int64, f *flight) {
 	d.mu.Lock()
 	if d.own[in.Principal.ID]--; d.own[in.Principal.ID] <= 0 {
 		delete(d.own, in.Principal.ID)
@@ -264,8 +266,8 @@ func (d *Dispatcher) exit(in *fleet.Intent, f *flight) {
 		if d.owners[ownerOf(in)]--; d.owners[ownerOf(in)] <= 0 {
 			delete(d.owners, ownerOf(in))
 		}
-		d.keep(in.Principal.ID, -int64(len(in.Frozen)))
 	}
+	d.keep(in.Principal.ID, -size)
 	if d.open[in.CallID] == f {
 		delete(d.open, in.CallID)
 	}

@@ -28,16 +28,16 @@ const (
 	// how many of them one principal may have.
 	maxQueued = 256
 	ownQueued = 128
-	// maxQueuedBytes bounds the arguments of all queued calls: they're kept in memory, and
-	// read whole at the start.
-	maxQueuedBytes = 256 << 20
-	// ownQueuedBytes bounds those of one principal.
-	ownQueuedBytes = maxQueuedBytes / 4
+	// maxOpenBytes bounds the arguments of all open calls, which are kept in memory; those of
+	// queued ones are read whole at the start, too.
+	maxOpenBytes = 256 << 20
+	// ownOpenBytes bounds those of one principal.
+	ownOpenBytes = maxOpenBytes / 4
 )
 
-// keep counts the bytes of a queued call's arguments in, or out. d.mu is held.
+// keep counts the bytes of an open call's arguments in, or out. d.mu is held.
 func (d *Dispatcher) keep(principal string, n int64) {
-	d.waiting += n
+	d.openBytes += n
 	if d.ownBytes[principal] += n; d.ownBytes[principal] <= 0 {
 		delete(d.ownBytes, principal)
 	}
