@@ -81,6 +81,23 @@ func TestX04_WhatLeftSessionParentsAndEnvironmentDiesToo(t *testing.T) {
 	}
 }
 
+// A script whose command is killed doesn't begin its next one: what it says of itself, that all
+// was killed, would be true and too late.
+func TestAKilledScriptDoesNotGoOn(t *testing.T) {
+	r, next := newRig(t), filepath.Join(t.TempDir(), "next")
+	var wg sync.WaitGroup
+	for range 32 {
+		wg.Go(func() {
+			_, fault := shell(t, r, args{"command": "bash -c 'sleep 60; echo inner >> " + next + "'; echo outer >> " + next, "timeout_seconds": 2})
+			wantFault(t, fault, protocol.CodeTimedOut, "")
+		})
+	}
+	wg.Wait()
+	if b, err := os.ReadFile(next); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("some went on: %q %v", b, err)
+	}
+}
+
 // A cgroup holds a process as long as it lives, and no longer.
 func TestCgroupsStayUntilTheyAreEmpty(t *testing.T) {
 	cgroups(t)

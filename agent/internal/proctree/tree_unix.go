@@ -4,6 +4,8 @@ package proctree
 
 import (
 	"bytes"
+	"cmp"
+	"maps"
 	"os"
 	"os/exec"
 	"slices"
@@ -192,10 +194,15 @@ func (t *Tree) alive() []int {
 	return out
 }
 
-// signal sends to each member that lives. The process is held (by a pidfd where there is
+// signal sends to each member that lives, to parents before what they started: a script that
+// sees its command die goes on to the next one. The process is held (by a pidfd where there is
 // one) before its start time is compared, so that a reused id isn't hit.
 func (t *Tree) signal(sig syscall.Signal) {
-	for pid, was := range t.known {
+	oldest := slices.SortedFunc(maps.Keys(t.known), func(a, b int) int {
+		return cmp.Or(cmp.Compare(t.known[a].start, t.known[b].start), cmp.Compare(a, b))
+	})
+	for _, pid := range oldest {
+		was := t.known[pid]
 		p, err := os.FindProcess(pid)
 		if err != nil {
 			continue
