@@ -190,7 +190,7 @@ func (a *app) follow(ctx context.Context, api *client, req restapi.CallRequest) 
 	}
 	id := c.CallID
 	path := "/calls/" + url.PathEscape(c.CallID)
-	for waits := fleet.State(c.State); !waits.Final() && waits != fleet.Queued; waits = fleet.State(c.State) {
+	for waits := fleet.State(c.State); !waits.Final() && !queued(&c); waits = fleet.State(c.State) {
 		err := persist(ctx, true, func() error {
 			c = restapi.Call{State: string(fleet.Dispatched)}
 			return api.do(ctx, http.MethodGet, fmt.Sprintf("%s?wait_seconds=%d", path, pollWait), nil, &c)
@@ -279,7 +279,7 @@ func (a *app) show(o *callFlags, c *restapi.Call) (int, error) {
 			return 0, err
 		}
 	}
-	if c.State == string(fleet.Queued) {
+	if queued(c) {
 		return a.showQueued(o, c), nil
 	}
 	if c.State == string(fleet.Succeeded) {
@@ -300,6 +300,9 @@ func (a *app) show(o *callFlags, c *restapi.Call) (int, error) {
 	}
 	return exitCall, nil
 }
+
+// queued tells that a call waits for its host, and not only for a place on it.
+func queued(c *restapi.Call) bool { return c.State == string(fleet.Queued) && !c.QueuedUntil.IsZero() }
 
 // showQueued says that the call waits for its host, and how to wait for the call.
 func (a *app) showQueued(o *callFlags, c *restapi.Call) int {

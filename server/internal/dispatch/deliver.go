@@ -89,8 +89,8 @@ func (d *Dispatcher) deliver(f *flight) (*protocol.Response, error) {
 		// A queued call waits on when its agent, or the database, went away before the frame
 		// was written. Any other goes to the agent's newer connection, if there's one.
 		f.sent = false
-		f.become(fleet.Queued)
 		if f.queued() {
+			f.become(fleet.Queued)
 			pause(f.ctx, queuedPause)
 		}
 	}
@@ -100,8 +100,12 @@ func (d *Dispatcher) deliver(f *flight) (*protocol.Response, error) {
 // call that was tried for longer isn't what its caller wants now.
 const newerWait = time.Second
 
-// newer waits for another connection than the one that a call met the end of.
+// newer waits for another connection than the one that a call met the end of. Where there was
+// none when the call was made it fails at once.
 func (d *Dispatcher) newer(f *flight, since time.Time) bool {
+	if f.boot == "" {
+		return false
+	}
 	late := time.NewTimer(newerWait - time.Since(since))
 	defer late.Stop()
 	for time.Since(since) < newerWait {
