@@ -30,7 +30,7 @@ func (a *app) auditList() *cobra.Command {
   drover audit list --kind refusal --json`,
 	}
 	f := cmd.Flags()
-	f.StringVar(&kind, "kind", "", "intent, sent, outcome, evidence, refusal or admin")
+	f.StringVar(&kind, "kind", "", "intent, sent, outcome, evidence, cancel, refusal or admin")
 	f.StringVar(&agent, "agent-id", "", "only rows about this agent")
 	f.StringVar(&call, "call-id", "", "only rows about this call")
 	f.IntVar(&limit, "limit", 50, "how many rows")

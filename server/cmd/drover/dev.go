@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,9 +12,11 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/spf13/cobra"
 
+	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/protocol/text"
 	"github.com/drover-fleet/drover/server"
 	"github.com/drover-fleet/drover/server/internal/fleet"
@@ -164,17 +167,23 @@ func (d *dev) token(ctx context.Context, api *client) (string, error) {
 // agent returns the agent's id, and an enrolment token if the agent has no key yet.
 func (d *dev) agent(ctx context.Context, api *client) (id, enrolment string, err error) {
 	file := filepath.Join(d.dir, "dev-agent-id")
+	own := "" // what the first run called it
 	if b, err := os.ReadFile(file); err == nil {
-		id = strings.TrimSpace(string(b))
+		own = strings.TrimSpace(string(b))
 	}
-	if id == "" || d.agentID != "" {
-		if id = d.agentID; id == "" {
-			id = idFromHostname()
-		}
+	if own != "" && d.agentID != "" && d.agentID != own {
+		return "", "", fleet.Errorf(protocol.CodeBadArgs, "the agent of %s is %s; --agent-id names it on the first run alone. Leave it out, or give another folder with --data", d.dir, own)
 	}
+	id = cmp.Or(own, d.agentID, idFromHostname())
 	exists, err := d.exists(ctx, api, id)
 	if err != nil {
 		return "", "", err
+	}
+	if own == "" && exists { // somebody else's: it's never taken over
+		if d.agentID != "" {
+			return "", "", fleet.Errorf(protocol.CodeConflict, "there's an agent %s in %s already, and it isn't this command's; give another --agent-id", id, d.dir)
+		}
+		exists = false
 	}
 	if _, err := os.Stat(filepath.Join(d.dir, "agent", "state.json")); err == nil && exists {
 		return id, "", nil
@@ -186,7 +195,7 @@ func (d *dev) agent(ctx context.Context, api *client) (id, enrolment string, err
 		if fleet.AsError(err).Code != "conflict" || n > 9 {
 			break
 		}
-		// The id was removed: it's never given out again.
+		// The id was removed, and is never given out again, or is another agent's.
 		id, exists = fmt.Sprintf("%.60s-%d", wanted, n), false
 	}
 	if err != nil {
@@ -267,7 +276,11 @@ Run a command on %[3]s:
 
   curl -sS %[1]s%[5]s/calls -H 'Authorization: Bearer %[2]s' -H 'Content-Type: application/json' -d '{"agent_id":"%[3]s","tool":"shell_exec","args":{"command":"uname -a"}}'
 
-`, base, s.token, s.agentID, state, restapi.Prefix)
+Add another host (prints what to run there):
+
+  %[6]s enroll create --data %[7]s --agent-id web-01
+
+`, base, s.token, s.agentID, state, restapi.Prefix, word(os.Args[0]), word(d.dir))
 }
 
 // await asks the server until the agent is online, for at most onlineWait.
@@ -292,6 +305,16 @@ func (d *dev) await(ctx context.Context, base string, s setup, child *childAgent
 			return false
 		}
 	}
+}
+
+// word is a word of a shell's command line.
+func word(s string) string {
+	if !strings.ContainsFunc(s, func(r rune) bool {
+		return !strings.ContainsRune("/._-+:@%", r) && !unicode.IsLetter(r) && !unicode.IsDigit(r)
+	}) {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
 // writePrivate replaces a file that its owner alone may read.

@@ -150,6 +150,16 @@ func TestDev(t *testing.T) {
 		t.Errorf("agents are left: %v", left)
 	}
 
+	if got := (run{}).drover(t.Context(), "enroll", "create", "--data", dir, "--agent-id", "web-01"); got.code != 0 {
+		t.Errorf("%+v", got)
+	}
+	for _, id := range []string{"web-01", "there"} { // one that's to be another host, and one that's nobody
+		out, err := exec.Command(filepath.Join(bin, "drover"), "dev", "--data", dir, "--listen", "127.0.0.1:0", "--agent-id", id).CombinedOutput()
+		if err == nil || !strings.Contains(string(out), "the agent of "+dir+" is here") {
+			t.Errorf("another --agent-id: %v\n%s", err, out)
+		}
+	}
+
 	second := startDev(t, bin, dir, "127.0.0.1:0")
 	if second.pat != first.pat || second.agent != first.agent {
 		t.Errorf("%s %s, then %s %s", first.pat, first.agent, second.pat, second.agent)

@@ -35,14 +35,15 @@ func (a *app) enrollCreate() *cobra.Command {
 paste on the host on standard error.
 
 --replace gives an agent that exists a new key, for a host that was reinstalled: same
-id, next generation; its old key is void once the token is used.`,
+id, next generation; its old key is void once the token is used, and so is every other
+token for it. Its labels stay, unless --label gives some: then it has those alone.`,
 		Example: `  drover enroll create --agent-id web-01 --label env=prod
   drover enroll create --agent-id web-01 --replace --ttl 1h
   drover enroll create --agent-id web-01 2>/dev/null | ssh web-01 'cat > token'`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&id, "agent-id", "", "the id that calls will name: a-z, 0-9 and '-', at most 63 characters (required)")
-	f.StringArrayVar(&labels, "label", nil, "a label of the agent, k=v (repeatable)")
+	f.StringArrayVar(&labels, "label", nil, "a label of the agent, k=v (repeatable); with --replace they take the place of all that it has")
 	f.StringVar(&ttl, "ttl", "24h", "how long the token can be used: 1h, 7d")
 	f.BoolVar(&replace, "replace", false, "give the agent of this id a new key")
 	var w *where

@@ -253,9 +253,16 @@ func TestReplaceAndRemove(t *testing.T) {
 		t.Errorf("an id that exists: %v", err)
 	}
 	key := newKey()
+	earlier := r.token(enroll.Spec{Agent: "web-01", Replace: true})
 	status, reply := r.post(r.request(r.token(enroll.Spec{Agent: "web-01", Replace: true}), key))
 	if status != 200 || reply.Generation != 2 || len(r.closed) != 1 {
 		t.Errorf("replaced: %d %+v, closed %v", status, reply, r.closed)
+	}
+	if status, _ := r.post(r.request(earlier, newKey())); status != 401 {
+		t.Errorf("an earlier token, after the agent has changed hands: %d", status)
+	}
+	if rows, _, err := r.db.Records(ctx, store.RecordFilter{Kind: store.KindAdmin, Agent: "web-01"}); err != nil || len(rows) != 5 {
+		t.Errorf("the record of what was done to the agent: %d rows, %v", len(rows), err)
 	}
 	if a := r.db.Snapshot().Agents["web-01"]; a.Generation != 2 || a.Labels["env"] != "prod" || !a.Key.Equal(key.Public()) {
 		t.Errorf("%+v", a)

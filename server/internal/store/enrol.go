@@ -130,8 +130,8 @@ func (db *DB) RevokeEnrolToken(ctx context.Context, id string, at time.Time, ev 
 // Enrol uses the token for the key, in one transaction: the token is unused, unrevoked and
 // unexpired at e.At; the agent doesn't exist (generation 1 with the token's labels) or the
 // token replaces it (the next generation of the same row; the labels are replaced only if
-// the token has any; a quarantine is cleared). A token that this same key has used already
-// returns the same agent and generation and writes nothing. Anything else is
+// the token has any; a quarantine is cleared). The agent's other open tokens are revoked. A token
+// that this same key has used already returns the same agent and generation and writes nothing. Anything else is
 // unauthenticated; an id that was removed or taken meanwhile is conflict. ev is recorded
 // beside it, with the generation added to its Detail.
 func (db *DB) Enrol(ctx context.Context, e enroll.Enrolment, ev fleet.AdminEvent) (agent fleet.AgentID, generation int64, err error) {
@@ -156,6 +156,9 @@ func (db *DB) Enrol(ctx context.Context, e enroll.Enrolment, ev fleet.AdminEvent
 			return err
 		}
 		if _, err := t.exec(ctx, `UPDATE enrol_tokens SET used_at = $2, used_key = $3, used_generation = $4 WHERE id = $1`, tok.ID, micros(e.At), []byte(e.Key), generation); err != nil {
+			return err
+		}
+		if _, err := t.exec(ctx, `UPDATE enrol_tokens SET revoked_at = $2 WHERE agent_id = $1 AND used_at IS NULL AND revoked_at IS NULL`, string(tok.Agent), micros(e.At)); err != nil {
 			return err
 		}
 		own := ev

@@ -175,15 +175,15 @@ func (t *tx) recordAdmin(ctx context.Context, ev fleet.AdminEvent) error {
 }
 
 // agentOf finds the agent that an administrative event is about, "" if it's about none:
-// the object "agent:ID", the object of an action "agent.…", or the detail "agent_id".
+// the object "agent:ID", that of "agent.…" and "enroll.use", or the detail "agent_id" or "agent".
 func agentOf(ev fleet.AdminEvent) string {
 	name, ok := strings.CutPrefix(ev.Object, "agent:")
 	switch {
 	case ok:
-	case strings.HasPrefix(ev.Action, "agent."):
+	case strings.HasPrefix(ev.Action, "agent."), ev.Action == "enroll.use":
 		name = ev.Object
 	default:
-		name = ev.Detail["agent_id"]
+		name = ev.Detail["agent_id"] + ev.Detail["agent"] // an event has one of them
 	}
 	id, _ := fleet.ParseAgentID(name)
 	return string(id)
