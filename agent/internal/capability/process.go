@@ -256,6 +256,9 @@ func (h *Host) checkDir(dir string) error {
 	if !info.IsDir() {
 		return protocol.Failf(protocol.ReasonENOTDIR, "%s can't be the command's folder (cwd): it isn't a folder", guard.Shown(dir))
 	}
+	if _, err := os.Stat(dir + string(filepath.Separator) + "."); err != nil { // it can't be entered
+		return h.sysError(err, guard.Escape(dir), "can't be the command's folder (cwd)")
+	}
 	return nil
 }
 
