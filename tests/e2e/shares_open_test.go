@@ -3,6 +3,8 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
+	"net"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -64,4 +66,87 @@ func TestArgumentsOfOpenCalls(t *testing.T) {
 		status, _ := call(token)
 		return status == 202
 	})
+}
+
+// written is a log that may be read while it's written.
+type written struct {
+	mu  sync.Mutex
+	all strings.Builder
+}
+
+func (w *written) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.all.Write(p)
+}
+
+func (w *written) String() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.all.String()
+}
+
+// TestWhoLeavesACallLeavesNothing: a caller that joined a call, or asked for its end, and
+// dropped leaves neither its request in memory until the call ends, nor an error in the log, nor
+// a refusal in the record.
+func TestWhoLeavesACallLeavesNothing(t *testing.T) {
+	var log written
+	f := harness.New(t, harness.Options{LogTo: &log})
+	f.Agent("web-01")
+	token, _ := f.PAT("joins", "all", "all", false)
+	const joins, size = 48, 1 << 20
+	args := fmt.Sprintf(`"command":"sleep 600","stdin":%q`, strings.Repeat("x", size))
+	status, b := f.REST(token).Do("POST", "/api/v1/calls", `{"agent_id":"web-01","tool":"shell_exec","wait_seconds":1,"idempotency_key":"shared","args":{`+args+`}}`)
+	var first harness.CallResult
+	if err := json.Unmarshal(b, &first); err != nil || status != 202 {
+		t.Fatalf("HTTP %d %.200s", status, b)
+	}
+	meta := `"_meta":{"io.github.drover-fleet/idempotency_key":"shared","progressToken":"t","io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}`
+	heap := func() int64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.GC() // what pools kept goes with the second
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	// drops sends calls of a tool, and ends their connections once they all wait.
+	drops := func(n int, tool, params string) {
+		body := `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"` + tool + `",` + params + `,` + meta + `}}`
+		var open []net.Conn
+		for range n {
+			c, err := net.Dial("tcp", strings.TrimPrefix(f.URL, "http://"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = c.Close() })
+			open = append(open, c)
+			if _, err := fmt.Fprintf(c, "POST /mcp HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\nMcp-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\nMcp-Name: %s\r\nContent-Length: %d\r\n\r\n%s",
+				token, tool, len(body), body); err != nil {
+				t.Fatal(err)
+			}
+		}
+		harness.Eventually(t, 60*time.Second, "all wait", func() bool { return gauge(t, &f.Client, "drover_waits_open") == n })
+		for _, c := range open {
+			_ = c.Close()
+		}
+		harness.Eventually(t, 20*time.Second, "all have left", func() bool {
+			return gauge(t, &f.Client, "drover_waits_open") == 0 && gauge(t, &f.Client, "drover_body_bytes") == 0
+		})
+	}
+	drops(1, "shell_exec", `"arguments":{"agent_id":"web-01",`+args+`}`) // what is made once
+	before := heap()
+	drops(joins, "shell_exec", `"arguments":{"agent_id":"web-01",`+args+`}`)
+	if more := heap() - before; more > joins*size/2 {
+		t.Errorf("%d requests of %d bytes have left, and %d bytes more are held", joins, size, more)
+	}
+	drops(3, "call_result", `"arguments":{"call_id":"`+first.CallID+`","wait_seconds":50}`)
+	if status, b := f.REST(token).Do("POST", "/api/v1/calls/"+first.CallID+"/cancel", ""); status/100 != 2 || !strings.Contains(string(b), `"cancelled"`) {
+		t.Errorf("the call didn't go on until now: HTTP %d %s", status, b)
+	}
+	if strings.Contains(log.String(), "level=ERROR") {
+		t.Errorf("the log has an error:\n%s", log.String())
+	}
+	if _, b := f.REST(f.Admin).Do("GET", "/api/v1/audit?kind=refusal", ""); strings.Contains(string(b), "call_result") || strings.Contains(string(b), "shell_exec") {
+		t.Errorf("the record: %s", b)
+	}
 }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/url"
 	"os"
@@ -51,8 +52,9 @@ type Options struct {
 	// ResumeWait is how long a call waits for an agent whose connection was cut; 10 s when
 	// zero.
 	ResumeWait time.Duration
-	// Log shows the server's and agents' logs with -v.
-	Log bool
+	// Log shows the server's and agents' logs with -v; LogTo, if not nil, gets the server's.
+	Log   bool
+	LogTo io.Writer
 }
 
 // Fleet is a server with its agents.
@@ -74,6 +76,9 @@ func New(t testing.TB, o Options) *Fleet {
 	f := &Fleet{Client: Client{T: t}, Dir: t.TempDir(), opts: o, log: slog.New(slog.DiscardHandler)}
 	if o.Log {
 		f.log = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
+	}
+	if o.LogTo != nil {
+		f.log = slog.New(slog.NewTextHandler(o.LogTo, nil))
 	}
 	if o.Engine == "" {
 		o.Engine = defaultEngine()

@@ -146,7 +146,8 @@ func (d *Dispatcher) Call(ctx context.Context, who fleet.Principal, req Request)
 		req.Wait = queuedWait
 	}
 	f.hold()
-	f.watch(req.Progress)
+	unwatch := f.watch(req.Progress)
+	defer unwatch()
 	res, err := d.await(ctx, f, req)
 	res.Joined = joined != nil
 	return res, err

@@ -56,7 +56,7 @@ type flight struct {
 
 	mu       sync.Mutex
 	holders  int // callers that haven't left; a detached one holds for ever
-	watchers []func(Update)
+	watchers map[*watcher]struct{}
 	last     Update
 	state    fleet.State
 	spoke    bool // its agent has sent progress
@@ -107,15 +107,29 @@ func (f *flight) leave() (last bool) {
 	return last
 }
 
-// watch adds a listener and tells it where the call stands.
-func (f *flight) watch(fn func(Update)) {
+// watcher is a caller that hears of the call. What it holds, its request's body among it, must
+// not outlive its request.
+type watcher struct{ tell func(Update) }
+
+// watch adds a listener, if there's one, and tells it where the call stands. It hears nothing
+// more, and nothing of it is kept, once leave was called.
+func (f *flight) watch(fn func(Update)) (leave func()) {
 	if fn == nil {
-		return
+		return func() {}
 	}
+	w := &watcher{fn}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.watchers = append(f.watchers, fn)
+	if f.watchers == nil {
+		f.watchers = map[*watcher]struct{}{}
+	}
+	f.watchers[w] = struct{}{}
 	fn(f.last)
+	return func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		delete(f.watchers, w)
+	}
 }
 
 func (f *flight) news(p protocol.Progress) {
@@ -141,8 +155,8 @@ func (f *flight) tell(message string) {
 
 func (f *flight) tellLocked(message string, host bool) {
 	f.last.Message, f.last.Host = message, host
-	for _, fn := range f.watchers {
-		fn(f.last)
+	for w := range f.watchers {
+		w.tell(f.last)
 	}
 }
 

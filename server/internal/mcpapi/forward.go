@@ -67,7 +67,7 @@ func (a *API) forward(def *capability.Definition) func(context.Context, use) (*m
 		res, err := a.dispatch.Call(call, u.who, r)
 		p.stop()
 		if err != nil {
-			return a.refused(def.Name, err)
+			return a.refused(call, def.Name, err)
 		}
 		return a.result(def, res, textLimit(def, args.rest)), nil
 	}
@@ -89,7 +89,10 @@ func (a *API) boundWait(who fleet.Principal, r *dispatch.Request) {
 
 // refused shows an error of dispatch, which has recorded it: nothing was started. A tool
 // that isn't granted (any more) reads like one that doesn't exist.
-func (a *API) refused(tool string, err error) (*mcp.CallToolResult, error) {
+func (a *API) refused(ctx context.Context, tool string, err error) (*mcp.CallToolResult, error) {
+	if ctx.Err() != nil {
+		return errorResult(tool, errEnded()), nil
+	}
 	fe := fleet.AsError(err)
 	if fe.Code == protocol.CodeUnknownTool {
 		return nil, a.unknownTool()
@@ -98,6 +101,12 @@ func (a *API) refused(tool string, err error) (*mcp.CallToolResult, error) {
 		a.log.Error("a call failed inside", "tool", tool, "err", fe.Err)
 	}
 	return errorResult(tool, fe), nil
+}
+
+// errEnded is the answer to a request that was ended before it: nobody waits for that any more,
+// and nothing failed. A call that it had joined goes on.
+func errEnded() *fleet.Error {
+	return fleet.Errorf(protocol.CodeCancelled, "the request was ended before its answer")
 }
 
 // textLimit is how many bytes of text the caller of a tool asked for.

@@ -89,6 +89,9 @@ func define[In, Out any](a *API, o own, run func(context.Context, use, In) (any,
 		if err == nil {
 			out, err = run(ctx, u, args)
 		}
+		if err != nil && ctx.Err() != nil {
+			return errorResult(o.name, errEnded()), nil
+		}
 		if err != nil {
 			fe := fleet.AsError(err)
 			a.dispatch.Refuse(u.who, fleet.Refusal{

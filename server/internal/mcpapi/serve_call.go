@@ -1,6 +1,7 @@
 package mcpapi
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"net/http"
@@ -87,7 +88,7 @@ func (c *plainCall) readMeta(meta jsontext.Value, h http.Header) bool {
 		case mcp.MetaKeyClientCapabilities:
 			capabilities = goodCapabilities(v)
 		case "progressToken":
-			c.token = v
+			c.token = bytes.Clone(v) // it's used for as long as the call goes on, the body isn't
 			fine = fine && (v.Kind() == '"' || v.Kind() == '0')
 		case metaKey:
 			c.setKey(true, stringOf(v))
