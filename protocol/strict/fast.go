@@ -129,6 +129,34 @@ func scan(v []byte, depth int, numbers bool) (end int, ok bool) {
 	return len(v), false
 }
 
+// Values counts the values of doc without reading it: objects, arrays and whatever is in them,
+// names apart. Once it's decoded each takes memory for itself, however short it's written. Of
+// what isn't valid JSON it's some number.
+func Values(doc []byte) int {
+	n, opened := 1, false
+	for i := 0; i < len(doc); i++ {
+		c := doc[i]
+		switch c {
+		case ' ', '\t', '\r', '\n':
+			continue
+		case ',':
+			n++
+		}
+		if opened && c != ']' && c != '}' {
+			n++
+		}
+		opened = c == '[' || c == '{'
+		if c == '"' {
+			for i++; i < len(doc) && doc[i] != '"'; i++ {
+				if doc[i] == '\\' {
+					i++
+				}
+			}
+		}
+	}
+	return n
+}
+
 func partOfLiteral(c byte) bool {
 	return c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c == '.' || c == 'E' || c == '+' || c == '-'
 }

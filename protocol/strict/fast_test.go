@@ -3,6 +3,7 @@ package strict
 import (
 	"bytes"
 	"errors"
+	"io"
 	"reflect"
 	"strings"
 	"testing"
@@ -76,6 +77,52 @@ func TestNullForATypeThatReadsItself(t *testing.T) {
 			t.Errorf("%s: %v", doc, err)
 		}
 	}
+}
+
+// Values counts what a decoder finds.
+func countsAlike(t *testing.T, doc []byte) {
+	t.Helper()
+	got, want := Values(doc), 0
+	dec := jsontext.NewDecoder(bytes.NewReader(doc))
+	for {
+		tok, err := dec.ReadToken()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return // not JSON: it must only end
+		}
+		if dec.StackDepth() == 0 && want > 0 && tok.Kind() != '}' && tok.Kind() != ']' {
+			return // a second document
+		}
+		parent, n := dec.StackIndex(dec.StackDepth())
+		name := parent == '{' && n%2 == 1 && tok.Kind() == '"'
+		if k := tok.Kind(); k != '}' && k != ']' && !name {
+			want++
+		}
+	}
+	if want > 0 && got != want {
+		t.Errorf("%.80q: %d, a decoder finds %d", doc, got, want)
+	}
+}
+
+func TestValues(t *testing.T) {
+	for doc, want := range map[string]int{
+		`0`: 1, `"a,[{"`: 1, ` [ ] `: 1, `{}`: 1, `[0]`: 2, `[ {} , {} ]`: 3, `[[[]]]`: 3, `{"a":0,"b":[1,2]}`: 5, `{"a\\\",":"\\","b":{"c":null}}`: 4, "[\n[\t]\r]": 2,
+	} {
+		if got := Values([]byte(doc)); got != want {
+			t.Errorf("%s: %d, want %d", doc, got, want)
+		}
+		countsAlike(t, []byte(doc))
+	}
+	for _, broken := range []string{``, `"`, `"\\`, `[`, `{"a`, `]`, `,`} {
+		_ = Values([]byte(broken))
+	}
+}
+
+func FuzzValues(f *testing.F) {
+	f.Add([]byte(`{"a":[0,{},[[]],"x\"y"],"b":{}}`))
+	f.Fuzz(countsAlike)
 }
 
 // Members gives each member as it's written, and what it let through is let through by it alone.

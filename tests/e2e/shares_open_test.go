@@ -4,6 +4,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
+	"net/http"
+	"os"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
@@ -148,5 +151,75 @@ func TestWhoLeavesACallLeavesNothing(t *testing.T) {
 	}
 	if _, b := f.REST(f.Admin).Do("GET", "/api/v1/audit?kind=refusal", ""); strings.Contains(string(b), "call_result") || strings.Contains(string(b), "shell_exec") {
 		t.Errorf("the record: %s", b)
+	}
+}
+
+// TestWhatABodyCosts: a body that takes many times its bytes once it's decoded goes nowhere, over
+// either edge and in either era, and a session that it would have begun isn't there. Large
+// arguments that are honest come through, also where the SDK has them.
+func TestWhatABodyCosts(t *testing.T) {
+	f := harness.New(t, harness.Options{})
+	f.Agent("web-01")
+	token, _ := f.PAT("blows-up", "all", "all", false)
+	refused := func(what string, status int, body []byte) {
+		t.Helper()
+		if status != 413 || !strings.Contains(string(body), "too_large") || !strings.Contains(string(body), "JSON values") {
+			t.Errorf("%s: HTTP %d %.300s", what, status, body)
+		}
+	}
+	begin := func(experimental string) (*http.Response, []byte) {
+		return f.PostMCP(token, harness.Legacy, nil, `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{"experimental":{"a":`+experimental+`}},"clientInfo":{"name":"t","version":"1"}}}`)
+	}
+	objects := func(n int) string { return "[{}" + strings.Repeat(",{}", n) + "]" }
+	for what, x := range map[string]string{"many values": objects(5000), "many bytes": `"` + strings.Repeat("x", 80<<10) + `"`, "as many as the body takes": objects(1_300_000)} {
+		resp, body := begin(x)
+		refused("initialize with "+what, resp.StatusCode, body)
+		if id := resp.Header.Get("Mcp-Session-Id"); id != "" {
+			t.Errorf("initialize with %s began session %s", what, id)
+		}
+	}
+	resp, body := begin(objects(500))
+	session := http.Header{"Mcp-Session-Id": {resp.Header.Get("Mcp-Session-Id")}}
+	if resp.StatusCode != 200 {
+		t.Fatalf("an ordinary initialize: HTTP %d %s", resp.StatusCode, body)
+	}
+	modern := http.Header{"Mcp-Method": {"tools/call"}, "Mcp-Name": {"fs_write"}}
+	ways := map[string]func(string) (*http.Response, []byte){
+		"a session": func(p string) (*http.Response, []byte) {
+			return f.PostMCP(token, harness.Legacy, session, toolsCall(harness.Legacy, p))
+		},
+		"without one": func(p string) (*http.Response, []byte) {
+			return f.PostMCP(token, harness.Legacy, nil, toolsCall(harness.Legacy, p))
+		},
+		"the modern era": func(p string) (*http.Response, []byte) {
+			return f.PostMCP(token, harness.Modern, modern, toolsCall(harness.Modern, p))
+		},
+		"its SDK": func(p string) (*http.Response, []byte) {
+			return f.PostMCP(token, harness.Modern, modern, toolsCall(harness.Modern, p+`,"task":{}`))
+		},
+	}
+	file, size := filepath.Join(t.TempDir(), "written"), 2<<20
+	args := func(more string) string {
+		return fmt.Sprintf(`{"path":%q,"content":%q%s}`, file, strings.Repeat("x", size), more)
+	}
+	junk := objects(150_000)
+	for name, send := range ways {
+		write := `"name":"fs_write","arguments":{"agent_id":"web-01",` + args("")[1:]
+		resp, body := send(write)
+		if b, _ := os.ReadFile(file); resp.StatusCode != 200 || len(b) != size {
+			t.Errorf("%s: a large file: HTTP %d %.300s", name, resp.StatusCode, body)
+		}
+		_ = os.Remove(file)
+		resp, body = send(`"name":"fs_write","arguments":{"agent_id":"web-01",` + args(`,"x":` + junk)[1:])
+		refused(name+": arguments of many values", resp.StatusCode, body)
+		if name != "the modern era" && name != "its SDK" {
+			resp, body = send(write + `,"_meta":{"x":` + objects(5000) + `}`)
+			refused(name+": _meta of many values", resp.StatusCode, body)
+		}
+	}
+	status, body := f.REST(token).Do("POST", "/api/v1/calls", `{"agent_id":"web-01","tool":"fs_write","args":`+args(`,"x":`+junk)+`}`)
+	refused("REST", status, body)
+	if status, body := f.REST(token).Do("POST", "/api/v1/calls", `{"agent_id":"web-01","tool":"fs_write","args":`+args("")+`}`); status != 200 {
+		t.Errorf("REST: a large file: HTTP %d %.300s", status, body)
 	}
 }

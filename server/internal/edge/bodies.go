@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/strict"
 	"github.com/drover-fleet/drover/server/internal/fleet"
 	"github.com/drover-fleet/drover/server/internal/limit"
 )
@@ -21,6 +22,10 @@ const (
 	// moment is how long a body takes that arrives with its request.
 	moment = 100 * time.Millisecond
 )
+
+// MaxValues bounds the values of a body of JSON (strict.Values). Decoded, a value takes a hundred
+// bytes where it took three: the bytes alone, which are counted, don't say what a body costs.
+const MaxValues = 100_000
 
 // Reasons of a body that there's no room for, beside rate_limited.
 const (
@@ -43,7 +48,8 @@ func NewBodies(alive func(principal string) bool) *Bodies {
 // Held is how many bytes the bodies of open requests may take now.
 func (b *Bodies) Held() int64 { return b.shares.Held() }
 
-// Read reads the whole body of a request of who, of at most limit bytes. done must be called
+// Read reads the whole body of a request of who: JSON, of at most limit bytes and MaxValues
+// values. done must be called
 // when the request is answered, and nobody uses the body any more. The body's first 8 KiB may
 // take 15 seconds to arrive, and each 64 KiB after them 30; afterwards the connection has no
 // read deadline any more, as that would end the request's context while its answer is waited
@@ -68,6 +74,9 @@ func (b *Bodies) Read(w http.ResponseWriter, r *http.Request, who string, limit 
 	})
 	if err == nil && (held > 0 || time.Since(began) > moment) && !b.alive(who) {
 		err = fleet.Errorf(protocol.CodeUnauthenticated, "the credential was revoked or has expired while the body arrived; nothing was started")
+	}
+	if err == nil && len(body) > 2*MaxValues && strict.Values(body) > MaxValues { // each but the first takes two bytes
+		err = fleet.Errorf(protocol.CodeTooLarge, "the body has more than %d JSON values; send less in one request, and large content as one text or as a file", MaxValues)
 	}
 	if err != nil {
 		done()

@@ -22,6 +22,15 @@ import (
 // envelope may take.
 const maxBody = capability.MaxArgs + 256<<10
 
+// What all of a body may have but the arguments of its calls. Only those may be large in
+// earnest, and they alone go through the SDK as they came: it decodes the rest several times
+// over, keeps that for as long as the call goes on, and what initialize says for as long as the
+// session does.
+const (
+	maxAside       = 64 << 10 // bytes
+	maxAsideValues = 2_000    // see strict.Values
+)
+
 // maxBatch bounds the messages of one batch, which only the oldest revisions have.
 const maxBatch = 32
 
@@ -73,7 +82,7 @@ func preflight(body []byte) ([]message, *refusal) {
 			r.guess(body)
 			return nil, r
 		}
-		return []message{m}, nil
+		return passed(body, m)
 	}
 	var raw []jsontext.Value
 	if err := json.Unmarshal(body, &raw); err != nil {
@@ -98,6 +107,29 @@ func preflight(body []byte) ([]message, *refusal) {
 		}
 		m.more = true // a batch of one is a batch
 		ms[i] = m
+	}
+	return passed(body, ms...)
+}
+
+// passed lets the messages of a body through unless there's too much beside their arguments.
+func passed(body []byte, ms ...message) ([]message, *refusal) {
+	size := len(body)
+	for _, m := range ms {
+		size -= len(m.args)
+	}
+	values := 0
+	if size > 2*maxAsideValues { // each value but the first takes two bytes
+		values = strict.Values(body)
+		for _, m := range ms {
+			if m.args != nil {
+				values -= strict.Values(m.args)
+			}
+		}
+	}
+	if size > maxAside || values > maxAsideValues {
+		r := asRefusal(fleet.Errorf(protocol.CodeTooLarge, "beside the arguments of tools/call a body may have at most %d KiB and %d JSON values; nothing was started", maxAside>>10, maxAsideValues))
+		r.guess(body)
+		return nil, r
 	}
 	return ms, nil
 }

@@ -107,6 +107,45 @@ func TestPreflightPasses(t *testing.T) {
 	}
 }
 
+// Beside the arguments of calls a body is small; those alone may be large, whichever message of a
+// batch they belong to.
+func TestWhatIsBesideTheArguments(t *testing.T) {
+	large, many := `"`+strings.Repeat("x", maxAside)+`"`, "[{}"+strings.Repeat(",{}", maxAsideValues)+"]"
+	call := func(args, meta string) string {
+		return `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"fs_write","arguments":` + args + `,"_meta":` + meta + `}}`
+	}
+	for _, x := range []string{large, many} {
+		object := `{"a":` + x + `}`
+		for name, body := range map[string]string{
+			"initialize":      `{"jsonrpc":"2.0","id":7,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{"experimental":` + object + `},"clientInfo":{"name":"x","version":"1"}}}`,
+			"arguments of it": `{"jsonrpc":"2.0","id":7,"method":"initialize","params":{"arguments":` + object + `}}`,
+			"a notification":  `{"jsonrpc":"2.0","method":"notifications/progress","params":` + object + `}`,
+			"a response":      `{"jsonrpc":"2.0","id":7,"result":` + object + `}`,
+			"_meta of a call": call(`{}`, object),
+			"task of a call":  `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"fs_write","arguments":{},"task":` + object + `}}`,
+			"a batch":         `[{"jsonrpc":"2.0","id":6,"method":"ping"},` + call(`{}`, object) + `]`,
+		} {
+			_, bad := preflight([]byte(body))
+			if bad == nil || bad.status != 413 || bad.err.Code != protocol.CodeTooLarge {
+				t.Errorf("%s with %.9s…: %+v", name, x, bad)
+			} else if id := string(bad.id); name != "a batch" && name != "a notification" && id != "7" {
+				t.Errorf("%s: its id is %s", name, id)
+			}
+		}
+		for name, body := range map[string]string{
+			"a call": call(object, `{}`), "white space within": call("{"+strings.Repeat(" ", maxAside)+"}", `{}`), "null": call("null", "{}"),
+			"a batch of calls": `[` + call(object, `{}`) + `,` + strings.Replace(call(object, `{}`), `"id":7`, `"id":8`, 1) + `]`,
+		} {
+			if _, bad := preflight([]byte(body)); bad != nil {
+				t.Errorf("%s with %.9s…: %s", name, x, bad.err.Message)
+			}
+		}
+	}
+	if got, err := splice([]byte(`{"agent_id":"a",` + strings.Repeat(" ", 1<<20) + `"path":"/"}`)); err != nil || cap(got.rest) > 100 {
+		t.Errorf("%d bytes are kept of %s, %v", cap(got.rest), got.rest, err)
+	}
+}
+
 func TestRefusalsEchoNoValue(t *testing.T) {
 	const secret = "hunter2hunter2"
 	for _, body := range []string{

@@ -1,6 +1,7 @@
 package mcpapi
 
 import (
+	"slices"
 	"strconv"
 	"time"
 
@@ -47,6 +48,9 @@ func splice(args []byte) (spliced, error) {
 		return spliced{}, badArguments(err)
 	}
 	out.rest = append(out.rest, '}')
+	if 2*len(out.rest) < cap(out.rest) { // it was white space: the rest is kept until the call ends
+		out.rest = slices.Clone(out.rest)
+	}
 	return out, nil
 }
 
