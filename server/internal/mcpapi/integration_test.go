@@ -452,6 +452,38 @@ func TestGETStream(t *testing.T) {
 	}
 }
 
+// A client that opens the stream of its session anew replaces the old one, also when as many
+// stand as may: one more of another kind is refused.
+func TestAStreamIsReplacedWhereNoMoreMayStand(t *testing.T) {
+	f := harness.New(t, harness.Options{})
+	token, _ := f.PAT("streams", "all", "all", false)
+	const most = 64
+	ids := make([]string, most)
+	streams := make([]<-chan string, most)
+	for i := range ids {
+		ids[i] = session(t, f, token, nil)
+		lines, status := get(t, f, token, ids[i])
+		if status != 200 {
+			t.Fatalf("stream %d: status %d", i, status)
+		}
+		streams[i] = lines
+	}
+	for _, i := range []int{0, most / 2, most - 1, most - 1} {
+		lines, status := get(t, f, token, ids[i])
+		if status != 200 {
+			t.Fatalf("stream %d again: status %d", i, status)
+		}
+		drain(t, streams[i])
+		streams[i] = lines
+	}
+	if _, status := get(t, f, token, "another"); status != 429 {
+		t.Errorf("one more: status %d", status)
+	}
+	if first := next(t, streams[1]); first != "retry: 2000" {
+		t.Errorf("another stream was ended: %q", first)
+	}
+}
+
 func next(t *testing.T, lines <-chan string) string {
 	t.Helper()
 	select {

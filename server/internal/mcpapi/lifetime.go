@@ -79,8 +79,9 @@ func (a *API) stand(principal string, req *request) error {
 
 // takeOver makes r the one GET stream of its session: one that is open is ended first, as
 // the SDK would answer 409 to a client that comes back before its old connection is known
-// to be dead. Sessions of other principals aren't touched.
-func (a *API) takeOver(r *http.Request, principal string) (leave func()) {
+// to be dead. That one no longer counts among those that stand: stand comes after. Sessions of
+// other principals aren't touched. req is the request that r belongs to.
+func (a *API) takeOver(r *http.Request, principal string, req *request) (leave func()) {
 	ctx, cancel := context.WithCancelCause(r.Context())
 	*r = *r.WithContext(ctx)
 	key := principal + "\x00" + r.Header.Get(sessionHeader)
@@ -98,9 +99,10 @@ func (a *API) takeOver(r *http.Request, principal string) (leave func()) {
 	}
 	return func() {
 		cancel(nil)
-		close(me.gone)
 		a.mu.Lock()
 		defer a.mu.Unlock()
+		req.stands = false
+		close(me.gone)
 		if a.gets[key] == me {
 			delete(a.gets, key)
 		}

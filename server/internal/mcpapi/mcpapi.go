@@ -165,6 +165,14 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
+	next, stateful := a.withoutSessions, a.stateful(r, method)
+	if stateful {
+		next = a.withSessions
+		if r.Method == http.MethodGet {
+			leave := a.takeOver(r, who.ID, req)
+			defer leave()
+		}
+	}
 	if r.Method == http.MethodGet || method == methodListen {
 		if err := a.stand(who.ID, req); err != nil {
 			bad := asRefusal(err)
@@ -173,14 +181,6 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			}
 			writeRPCError(w, bad.status, bad.id, rpcError(bad.rpc, bad.err))
 			return
-		}
-	}
-	next, stateful := a.withoutSessions, a.stateful(r, method)
-	if stateful {
-		next = a.withSessions
-		if r.Method == http.MethodGet {
-			leave := a.takeOver(r, who.ID)
-			defer leave()
 		}
 	}
 	server := a.servers.of(who.ID)

@@ -205,7 +205,7 @@ func TestANewGETReplacesTheOld(t *testing.T) {
 		open := func(principal string) (*http.Request, func()) {
 			r := httptest.NewRequest(http.MethodGet, "/mcp", nil).WithContext(t.Context())
 			r.Header.Set(sessionHeader, "s")
-			return r, a.takeOver(r, principal)
+			return r, a.takeOver(r, principal, &request{})
 		}
 		first, leave := open("pat:1")
 		other, leaveOther := open("pat:2")
