@@ -36,14 +36,19 @@ func closeJournal(j *journal.Journal, log *slog.Logger) {
 }
 
 // endLeftovers settles the calls that an earlier agent on this state folder began and didn't
-// see the end of: what's left of their processes is ended, and they are lost. Jobs go on. It
-// takes no time when there are none, else some seconds.
+// see the end of: what's left of their processes is ended, and they are lost. Jobs go on, and
+// calls whose agent lives: a copy of its state folder has them, too, and they stay open in it.
+// It takes no time when there are none, else some seconds.
 func endLeftovers(j *journal.Journal, log *slog.Logger) {
 	var wg sync.WaitGroup
 	for _, id := range j.Open() {
 		wg.Go(func() {
-			killed := proctree.KillLeftovers(func(callID string) bool { return journal.IDOf(callID) == id })
+			killed, owned := proctree.KillLeftovers(func(callID string) bool { return journal.IDOf(callID) == id })
 			e, _ := j.Find(id)
+			if owned {
+				log.Error("a call that the journal has as open was begun by another agent that isn't seen to have ended, and is left to it: this state folder is a copy of that one's", "tool", e.Tool, "began", e.Began)
+				return
+			}
 			log.Warn("a call was cut short by the end of the last agent", "tool", e.Tool, "began", e.Began, "ended_processes", killed)
 			if err := j.Lose(id, len(killed)); err != nil {
 				log.Error("the journal of calls can't be written", "error", err)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/drover-fleet/drover/agent/internal/journal"
+	"github.com/drover-fleet/drover/agent/internal/proctree"
 )
 
 // leftover is a process as a call of a dead agent leaves it.
@@ -75,6 +76,42 @@ func TestARestartEndsWhatWasRunning(t *testing.T) {
 	e, ok := again.Find(journal.IDOf(running))
 	if !ok || e.State != journal.Lost || e.Left != 1 || len(again.Open()) != 0 {
 		t.Errorf("the journal has %+v", e)
+	}
+}
+
+// An agent on a copy of a state folder leaves alone what the first one, which lives, has
+// running, and doesn't say that it was cut short.
+func TestACopyLeavesTheFirstOnesCallsAlone(t *testing.T) {
+	dir, log := t.TempDir(), slog.New(slog.DiscardHandler)
+	first := openJournal(dir, log)
+	defer closeJournal(first, log)
+	if err := first.Start(journal.IDOf(t.Name()), "shell_exec", false); err != nil {
+		t.Fatal(err)
+	}
+	call := exec.Command("/bin/sh", "-c", "sleep 4262 & wait")
+	call.Env = []string{proctree.CallMark + t.Name()}
+	tree, err := proctree.Start(call, proctree.CallMark+t.Name(), "", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	exit := make(chan struct{})
+	go func() { _ = call.Wait(); close(exit) }()
+	defer tree.Kill(exit)
+
+	beside := filepath.Join(t.TempDir(), "copy")
+	if err := os.CopyFS(beside, os.DirFS(dir)); err != nil {
+		t.Fatal(err)
+	}
+	second := openJournal(beside, log)
+	defer closeJournal(second, log)
+	endLeftovers(second, log)
+	select {
+	case <-exit:
+		t.Error("the first one's command was ended")
+	default:
+	}
+	if e, ok := second.Find(journal.IDOf(t.Name())); !ok || e.State != journal.Started {
+		t.Errorf("the copy's journal has %+v", e)
 	}
 }
 

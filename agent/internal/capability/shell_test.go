@@ -296,7 +296,7 @@ func TestG10_CommandsSeeWhoTheyActForAndNoSecret(t *testing.T) {
 		}
 	}
 	for name := range env {
-		if strings.HasPrefix(name, "DROVER_") && !slices.Contains([]string{"DROVER_AGENT_ID", "DROVER_CALL_ID", "DROVER_CALLER"}, name) {
+		if strings.HasPrefix(name, "DROVER_") && !slices.Contains([]string{"DROVER_AGENT_ID", "DROVER_CALL_ID", "DROVER_CALLER", "DROVER_STARTED_BY"}, name) {
 			t.Errorf("%s is passed on", name)
 		}
 	}

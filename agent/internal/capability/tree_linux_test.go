@@ -251,7 +251,7 @@ func TestLeftoversOfADeadAgentAreKilledByCall(t *testing.T) {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}
 	}()
-	if killed := proctree.KillLeftovers(func(string) bool { return false }); len(killed) != 0 {
+	if killed, _ := proctree.KillLeftovers(func(string) bool { return false }); len(killed) != 0 {
 		t.Errorf("killed without a match: %v", killed)
 	}
 	// A job was started by a call, but lives by itself.
@@ -261,7 +261,7 @@ func TestLeftoversOfADeadAgentAreKilledByCall(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = job.Process.Kill(); _ = job.Wait() }()
-	killed := proctree.KillLeftovers(func(callID string) bool { return callID == id })
+	killed, _ := proctree.KillLeftovers(func(callID string) bool { return callID == id })
 	for _, pid := range list {
 		if alive(pid) || !slices.Contains(killed, pid) {
 			t.Errorf("%d of %v: alive %v, killed %v", pid, list, alive(pid), killed)

@@ -5,10 +5,12 @@ package proctree
 
 import "time"
 
-// The variables that mark processes in their environment. The value is the id.
+// The variables that mark processes in their environment. The value is the id; the starter's
+// is the name of the agent or job's supervisor that started the program.
 const (
-	CallMark = "DROVER_CALL_ID="
-	JobMark  = "DROVER_JOB_ID="
+	CallMark    = "DROVER_CALL_ID="
+	JobMark     = "DROVER_JOB_ID="
+	starterMark = "DROVER_STARTED_BY="
 )
 
 const (

@@ -50,6 +50,9 @@ func procOf(k *unix.KinfoProc) proc {
 		start: uint64(at.Sec)*1_000_000 + uint64(at.Usec), dead: k.Proc.P_stat == zombie}
 }
 
+// pidSpace names the space that process ids count in: there's one.
+func pidSpace() string { return "" }
+
 // environ reads a process's arguments and environment as it began. The system shows those
 // only of processes of the same user, and not of its own: nil then.
 func environ(pid int) []byte {

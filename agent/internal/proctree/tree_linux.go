@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"os"
 	"strconv"
+	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -103,6 +105,12 @@ func uninterrupted(do func() (int, error)) (int, error) {
 		}
 	}
 }
+
+// pidSpace names the space that process ids count in: a container has its own.
+var pidSpace = sync.OnceValue(func() string {
+	to, _ := os.Readlink("/proc/self/ns/pid")
+	return strings.Trim(strings.TrimPrefix(to, "pid:"), "[]")
+})
 
 // environ reads a process's environment as it began; nil when it can't be read.
 func environ(pid int) []byte {

@@ -40,6 +40,10 @@ type Tree struct {
 // environment.
 func Start(x *exec.Cmd, mark, _ string, in *Groups) (*Tree, error) {
 	newSession(x)
+	if x.Env == nil {
+		x.Env = os.Environ()
+	}
+	x.Env = append(x.Env, starterMark+self())
 	g := in.give(groupName(mark))
 	fresh := *x
 	g.hold(x)
@@ -75,12 +79,19 @@ func groupName(mark string) string {
 
 // KillLeftovers ends, with all that they started, the processes of calls that match, which an
 // earlier agent has left running; those of jobs are never touched, nor this process and its
-// parents. It returns the ids of those that are dead now. With none it takes milliseconds,
-// else some seconds at most.
-func KillLeftovers(match func(callID string) bool) (killed []int) {
+// parents, nor what an agent started that lives: then owned is true. It returns the ids of
+// those that are dead now. With none it takes milliseconds, else some seconds at most.
+func KillLeftovers(match func(callID string) bool) (killed []int, owned bool) {
 	t := &Tree{root: -1, known: map[int]proc{}, keep: map[int]bool{}, groups: deadCalls(match), owns: func(env []byte) (ours, others bool) {
-		call, job := marksIn(env)
-		return call != "" && job == "" && match(call), job != ""
+		m := marksIn(env)
+		if m.call == "" || m.job != "" || !match(m.call) {
+			return false, m.job != ""
+		}
+		if mayLive(m.starter) {
+			owned = true
+			return false, true
+		}
+		return true, false
 	}}
 	for pid := os.Getpid(); pid > 1 && !t.keep[pid]; {
 		t.keep[pid] = true
@@ -91,13 +102,13 @@ func KillLeftovers(match func(callID string) bool) (killed []int) {
 	t.sweep()
 	found := t.alive()
 	if len(found) == 0 {
-		return nil
+		return nil, owned
 	}
 	gone := make(chan struct{})
 	close(gone)
 	left := t.kill(gone)
 	slices.Sort(found)
-	return slices.DeleteFunc(found, func(pid int) bool { return slices.Contains(left, pid) })
+	return slices.DeleteFunc(found, func(pid int) bool { return slices.Contains(left, pid) }), owned
 }
 
 // Release ends the bookkeeping of a command that ended by itself; what it left in the
@@ -272,24 +283,29 @@ func (t *Tree) childOfMember(p proc, table map[int]proc) bool {
 // call or job.
 func owner(mark string) func(env []byte) (ours, others bool) {
 	return func(env []byte) (ours, others bool) {
-		call, job := marksIn(env)
-		if job != "" {
-			return JobMark+job == mark, true
+		m := marksIn(env)
+		if m.job != "" {
+			return JobMark+m.job == mark, true
 		}
-		return call != "" && CallMark+call == mark, call != ""
+		return m.call != "" && CallMark+m.call == mark, m.call != ""
 	}
 }
 
+// marks are those of one process; "" where there's none.
+type marks struct{ call, job, starter string }
+
 // marksIn finds the marks in an environment block: NAME=value strings that end with NUL.
-func marksIn(env []byte) (call, job string) {
+func marksIn(env []byte) (m marks) {
 	for kv := range bytes.SplitSeq(env, []byte{0}) {
 		if id, ok := bytes.CutPrefix(kv, []byte(CallMark)); ok {
-			call = string(id)
+			m.call = string(id)
 		} else if id, ok := bytes.CutPrefix(kv, []byte(JobMark)); ok {
-			job = string(id)
+			m.job = string(id)
+		} else if name, ok := bytes.CutPrefix(kv, []byte(starterMark)); ok {
+			m.starter = string(name)
 		}
 	}
-	return call, job
+	return m
 }
 
 // newSession gives a command a session of its own: a group to signal, and no terminal, so

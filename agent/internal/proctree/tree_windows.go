@@ -12,7 +12,7 @@ import (
 )
 
 // KillLeftovers has nothing to do here: calls' job objects end with their agent.
-func KillLeftovers(func(callID string) bool) (killed []int) { return nil }
+func KillLeftovers(func(callID string) bool) (killed []int, owned bool) { return nil, false }
 
 // Tree is a job object that holds a command and all that it starts. It dies with the
 // agent, unless it was released.

@@ -66,6 +66,8 @@ func missed(e journal.Entry) (ended bool, note string) {
 	switch {
 	case e.HostRestarted:
 		return true, "the host was restarted while it ran"
+	case e.State == journal.Started:
+		return false, "another process of this agent began it, and isn't seen to have ended: the state folder is a copy of that one's, and the call may be going on there"
 	case e.Left == 1:
 		return false, "the agent was restarted while it ran; 1 process of it was found and ended"
 	case e.Left > 1:

@@ -222,6 +222,25 @@ func TestAfterARestartOfTheAgent(t *testing.T) {
 	}
 }
 
+// A call that stays open in a journal that was opened is another process's, of which nothing
+// is claimed; it isn't run here.
+func TestAnOpenCallOfAnotherProcess(t *testing.T) {
+	was := openJournal(t, t.TempDir(), 8)
+	const id = "open"
+	if err := was.Start(journal.IDOf(id), "shell_exec", false); err != nil {
+		t.Fatal(err)
+	}
+	ran := 0
+	f := newFixtureOn(was, count(&ran))
+	if st := f.fate(id); st.State != protocol.FateLost || st.Ended || !strings.Contains(st.Note, "copy") {
+		t.Errorf("%+v", st)
+	}
+	wantError(t, f.handle(t.Context(), f.request(id)), protocol.CodeConflict, protocol.ReasonDuplicate)
+	if ran != 0 {
+		t.Errorf("ran %d times", ran)
+	}
+}
+
 // After a restart of the host nothing can be running, and the name is another.
 func TestAfterARestartOfTheHost(t *testing.T) {
 	dir, id := t.TempDir(), uuid7(1)
