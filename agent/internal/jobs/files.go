@@ -34,6 +34,7 @@ type meta struct {
 	Caller    protocol.Caller `json:"caller"`
 	CreatedAt time.Time       `json:"created_at"`
 	Boot      string          `json:"boot,omitempty"`
+	Folder    string          `json:"folder,omitempty"` // see folderID
 }
 
 // began is the program's start.
@@ -41,6 +42,7 @@ type began struct {
 	PID   int       `json:"pid"`
 	Start uint64    `json:"start"`
 	At    time.Time `json:"at"`
+	By    string    `json:"by,omitempty"` // the supervisor
 }
 
 // sizes are those of both streams.

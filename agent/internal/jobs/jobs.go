@@ -61,6 +61,7 @@ type Job struct {
 	ExitCode          *int   // nil while it runs and where it isn't known
 	Signal            string // such as SIGKILL
 	Detail            string // why it ended, where it didn't end by itself
+	Away              bool   // it runs under another state folder, of which this one is a copy
 	PID               int    // 0 when it didn't start
 	StartedAt         time.Time
 	EndedAt           time.Time // zero while it runs; of a lost job when that was noticed
@@ -132,6 +133,11 @@ type Processes interface {
 	// returns what could not be killed. pid is 0 when it isn't known; with start it names
 	// the job's first process.
 	Clear(jobID string, pid int, start uint64) (left []int)
+	// Lives tells the id of a supervisor that Tree.Supervisor named and that lives, 0 when it
+	// isn't seen to.
+	Lives(supervisor string) (pid int)
+	// Tell asks such a supervisor to end, and its job with it.
+	Tell(supervisor string)
 	// Exit tells how a process ended: its code, 128+n with the name of signal n.
 	Exit(state *os.ProcessState) (code int, signal string)
 }
@@ -141,6 +147,8 @@ type Tree interface {
 	// Start is the time of its first process's start in the system's own unit: with its id,
 	// it names that process.
 	Start() uint64
+	// Supervisor names this process, which started the tree; "" where it can't be named.
+	Supervisor() string
 	// End ends the tree and returns what could not be killed. When its first process has ended
 	// by itself, waited for or not, nothing is done, and own is true.
 	End(Ending) (left []int, own bool)

@@ -48,7 +48,10 @@ type Manager struct {
 type job struct {
 	meta
 	dir      string
-	starting bool // its supervisor hasn't reported yet
+	copied   bool   // the folder isn't the one that it was started in
+	away     string // its supervisor, which lives and works in that one
+	told     string // why that one was told to end
+	starting bool   // its supervisor hasn't reported yet
 	began    *began
 	end      *end
 }
@@ -86,6 +89,7 @@ func (m *Manager) read(name string) {
 	ok, err := readFile(j.dir, metaFile, &j.meta)
 	switch {
 	case err == nil && ok && j.JobID == name:
+		j.copied = j.Folder != "" && j.Folder != folderID(j.dir)
 		m.jobs[name] = j
 	case err == nil && !ok && validID(name):
 		if err := os.RemoveAll(j.dir); err != nil {
@@ -149,7 +153,7 @@ func (m *Manager) check(j *job) {
 	case err != nil:
 		m.log.Warn("can't see whether a job runs", "job", j.JobID, "err", err)
 	case held == nil: // its supervisor lives
-	case j.readEnd(): // it ended meanwhile
+	case j.readEnd(), j.copied && m.isAway(j): // it ended meanwhile, or this isn't its supervisor's lock
 		_ = held.Close()
 	default:
 		m.bury(j, held)
@@ -165,13 +169,31 @@ func (j *job) readEnd() bool {
 	return j.end != nil
 }
 
+// isAway tells that the supervisor of a job in a copied folder lives. m.mu is held.
+func (m *Manager) isAway(j *job) bool {
+	j.away = ""
+	if j.began != nil && j.Boot == m.opt.Boot && m.opt.Processes.Lives(j.began.By) != 0 {
+		j.away = j.began.By
+	}
+	return j.away != ""
+}
+
 // bury writes a job off whose supervisor is gone, and kills what is left of it. held is its
-// lock: whoever gets it after this finds the job ended.
+// lock: whoever gets it after this finds the job ended. Of a job in a copied folder nothing is
+// touched: what is left of it may be so on purpose, and belongs to the first folder's agent.
 func (m *Manager) bury(j *job, held *os.File) {
 	e := end{State: Lost, At: m.opt.Now().UTC(), Sizes: sizesOf(j.dir), Detail: "its supervisor went down; how far it came isn't known"}
 	same := m.opt.Boot == j.Boot
-	if !same {
+	switch {
+	case !same:
 		e.Detail = "the host was restarted while it ran; how far it came isn't known"
+	case j.Folder == "": // a copy can't be told
+		e.Detail = "its supervisor went down, or this state folder is a copy and it works in the first one; how far it came isn't known"
+	case j.copied:
+		e.Detail = "this state folder is a copy of the one that it was started in (or its file system was mounted anew), and no end of it is in here; how far it came, and whether it goes on, isn't known"
+	}
+	if j.told != "" {
+		e.Detail = j.told + ", and its supervisor has ended since; " + e.Detail
 	}
 	if j.began == nil {
 		e.Detail += ", nor whether its program started"
@@ -184,7 +206,7 @@ func (m *Manager) bury(j *job, held *os.File) {
 	}
 	m.burying.Go(func() {
 		defer held.Close()
-		if same {
+		if same && !j.copied {
 			e.Left = m.opt.Processes.Clear(id, b.PID, b.Start)
 			e.Sizes = sizesOf(dir)
 		}
@@ -210,6 +232,10 @@ func (m *Manager) view(j *job) Job {
 		out.EndedAt, out.Left, s = e.At, e.Left, e.Sizes
 	} else {
 		s = sizesOf(j.dir)
+	}
+	if j.end == nil && j.away != "" {
+		out.Away = true
+		out.Detail = "it runs under another state folder, of which this one is a copy: what it has printed since then, and how it ends, isn't known here"
 	}
 	out.Stdout, out.Stderr = s.Stdout, s.Stderr
 	return out

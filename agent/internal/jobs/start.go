@@ -85,6 +85,7 @@ func (m *Manager) admit(o Order) (*job, error) {
 		}
 		return nil, err
 	}
+	j.Folder = folderID(j.dir)
 	if err := writeFile(j.dir, metaFile, j.meta); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(j.dir))
 	}

@@ -35,16 +35,24 @@ func (m *Manager) Stop(ctx context.Context, c protocol.Caller, id string, s Stop
 			Message: fmt.Sprintf("the job (process %d) was told to end but hasn't yet; it may still. job_output shows its state", job.PID)}
 	}
 	// One that ended by itself before it was reached was not ended by this.
-	return job, job.State != Running && job.State != Killed, err
+	return job, job.State == Done || job.State == Failed, err
 }
 
 // order tells a job's supervisor to end it.
 func (m *Manager) order(id string, s Stop) error {
 	m.mu.Lock()
 	j := m.jobs[id]
+	away := ""
+	if j != nil && j.away != "" {
+		away, j.told = j.away, s.Reason
+	}
 	m.mu.Unlock()
-	if j == nil {
+	switch {
+	case j == nil:
 		return nil // it ended long ago, just now
+	case away != "": // it doesn't look into this folder
+		m.opt.Processes.Tell(away)
+		return nil
 	}
 	return writeFile(j.dir, stopFile, stopOrder{Signal: s.Signal, GraceMS: s.Grace.Milliseconds(), Reason: s.Reason})
 }
@@ -70,10 +78,11 @@ func (m *Manager) awaitEnd(ctx context.Context, c protocol.Caller, id string, li
 // system is who ends jobs that nobody may have any more.
 func system() protocol.Caller { return protocol.Caller{Principal: "system:agent", Kind: "system"} }
 
-// StopAll ends every running job. It returns how many ended, and those of which that couldn't
+// StopAll ends every running job, but none that may be another agent's, because this state
+// folder is a copy of that one's. It returns how many ended, and those of which that couldn't
 // be seen until ctx ended, or that left something behind.
 func (m *Manager) StopAll(ctx context.Context, s Stop) (ended int, left []Job) {
-	return m.stopEach(ctx, s, func(Job) bool { return true })
+	return m.stopEach(ctx, s, func(j Job) bool { return !j.Away })
 }
 
 // StopPrincipal is StopAll for the jobs of one principal.

@@ -162,7 +162,7 @@ func (s *supervisor) start() error {
 	if s.tree, err = s.procs.Start(x, s.spec.JobID, string(s.spec.Line)); err != nil {
 		return err
 	}
-	s.began = began{PID: x.Process.Pid, Start: s.tree.Start(), At: time.Now().UTC()}
+	s.began = began{PID: x.Process.Pid, Start: s.tree.Start(), At: time.Now().UTC(), By: s.tree.Supervisor()}
 	go func() {
 		_ = x.Wait() // the state says how it ended
 		s.state = x.ProcessState

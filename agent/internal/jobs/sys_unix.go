@@ -3,6 +3,7 @@
 package jobs
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"syscall"
@@ -12,6 +13,16 @@ import (
 
 // tryLock takes the lock of an open file; false when another process has it.
 func tryLock(f *os.File) bool { return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil }
+
+// folderID names a folder among all of the host: it stays the same when it's moved or renamed,
+// and a copy of it has another. "" when it can't be told.
+func folderID(dir string) string {
+	var st unix.Stat_t
+	if unix.Stat(dir, &st) != nil {
+		return ""
+	}
+	return fmt.Sprintf("%x-%x", st.Dev, st.Ino)
+}
 
 // detach gives a supervisor a session of its own, so that nothing that ends the agent's
 // session reaches it.
