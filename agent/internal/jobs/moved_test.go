@@ -3,6 +3,7 @@
 package jobs_test
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"strings"
@@ -89,5 +90,35 @@ func TestAJobOfACopiedFolderIsStopped(t *testing.T) {
 	}
 	if e := r.ended(j.ID); e.State != jobs.Killed {
 		t.Errorf("in the first one: %+v", e)
+	}
+}
+
+// TestAFolderThatIsMoved: jobs run on in a folder that's renamed, are stopped there, and
+// their ends and output are there.
+func TestAFolderThatIsMoved(t *testing.T) {
+	r := newRig(t, jobs.Limits{})
+	gate := filepath.Join(t.TempDir(), "gate")
+	one := r.start(r.order("echo a; until [ -e " + gate + " ]; do sleep 0.05; done; echo b; exit 3"))
+	two := r.start(r.order("sleep 600"))
+	r.Close()
+	to := filepath.Join(t.TempDir(), "moved")
+	if err := os.Rename(r.opt.Dir, to); err != nil {
+		t.Fatal(err)
+	}
+	r.opt.Dir = to
+	r.open()
+	if got := r.get(one.ID); got.State != jobs.Running || got.Away {
+		t.Errorf("after the move: %+v", got)
+	}
+	e, _, err := r.Stop(context.Background(), ann(), two.ID, jobs.Stop{Signal: "TERM", Grace: time.Second, Reason: "stopped"})
+	if err != nil || e.State != jobs.Killed || alive(two.PID) {
+		t.Errorf("%v, %+v", err, e)
+	}
+	if err := os.WriteFile(gate, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	want(t, r.ended(one.ID), jobs.Failed, 3)
+	if got := r.output(one.ID, jobs.Stdout); got != "a\nb\n" {
+		t.Errorf("it printed %q", got)
 	}
 }

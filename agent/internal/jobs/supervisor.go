@@ -118,6 +118,13 @@ func (s *supervisor) prepare(in io.Reader) error {
 	if err := strict.Unmarshal(b, &s.spec, strict.Limits{MaxBytes: maxSpec}); err != nil {
 		return fmt.Errorf("read the job: %w; was the agent's program replaced while it ran? Restart the agent", err)
 	}
+	// It was started in the job's folder, which it finds there also when the state folder is
+	// moved or renamed.
+	if here, err := os.Stat("."); err == nil {
+		if named, err := os.Stat(s.spec.Dir); err == nil && os.SameFile(here, named) {
+			s.spec.Dir = "."
+		}
+	}
 	return nil
 }
 
