@@ -202,10 +202,11 @@ func TestCallContext(t *testing.T) {
 func TestANewGETReplacesTheOld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := New(Config{Log: testAPI().log})
+		old := &request{stands: true}
 		open := func(principal string) (*http.Request, func()) {
 			r := httptest.NewRequest(http.MethodGet, "/mcp", nil).WithContext(t.Context())
 			r.Header.Set(sessionHeader, "s")
-			return r, a.takeOver(r, principal, &request{})
+			return r, a.takeOver(r, principal, old)
 		}
 		first, leave := open("pat:1")
 		other, leaveOther := open("pat:2")
@@ -224,6 +225,9 @@ func TestANewGETReplacesTheOld(t *testing.T) {
 		default:
 		}
 		leave()
+		if old.stands {
+			t.Error("the first still counts among those that stand once its successor may begin")
+		}
 		(<-done)()
 		if other.Context().Err() != nil {
 			t.Error("another principal's stream was ended")
