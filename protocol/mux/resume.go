@@ -164,9 +164,16 @@ func (s *Session) expect(id string, mine map[string]*Work) {
 
 func (s *Session) tellFates(ids []string, mine map[string]*Work) {
 	out := s.fates(ids)
+	for _, st := range out.States {
+		// Before it's told: what comes for it then is late, and not a call that's answered already.
+		if w := mine[st.ID]; w != nil && !answered(st) {
+			s.forget(w)
+			delete(mine, st.ID)
+		}
+	}
 	told := s.sendWhole(&out) && s.cfg.Version >= 2 // in version 1 nothing follows
 	for _, st := range out.States {
-		if !told || st.State != protocol.FateRunning && st.State != protocol.FateDone {
+		if !told || !answered(st) {
 			continue
 		}
 		// One whose answer was under way may have been answered before its fate was told:
@@ -181,10 +188,19 @@ func (s *Session) tellFates(ids []string, mine map[string]*Work) {
 	}
 	for _, w := range mine {
 		if w != nil {
-			w.end()
-			s.work.finish(w, false)
+			s.forget(w)
 		}
 	}
+}
+
+// answered tells that a call's response follows its fate.
+func answered(st protocol.ResumeState) bool {
+	return st.State == protocol.FateRunning || st.State == protocol.FateDone
+}
+
+func (s *Session) forget(w *Work) {
+	w.end()
+	s.work.finish(w, false)
 }
 
 // fates asks the Resumer. Version 1 knows neither lost nor evidence: there, what began and
