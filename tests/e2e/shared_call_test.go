@@ -22,7 +22,7 @@ func TestWhoDropsOutEndsNoOnesCall(t *testing.T) {
 	dir := t.TempDir()
 	gate, mark := filepath.Join(dir, "gate"), filepath.Join(dir, "began")
 	script := filepath.Join(dir, "script") // the same argument bytes, however a client escapes
-	body := fmt.Sprintf("echo x >> %s\nwhile [ ! -e %s ]; do sleep 0.05; done\necho done\n", mark, gate)
+	body := fmt.Sprintf("echo x >> %s\nwhile [ -e %s ] && [ ! -e %s ]; do sleep 0.05; done\necho done\n", mark, mark, gate)
 	if err := os.WriteFile(script, []byte(body), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,7 @@ import (
 )
 
 // held is a command that writes one line to a file, waits until another file is there, and
-// ends with a code of its own.
+// ends with a code of its own. It doesn't outlive the test's folder.
 type held struct{ effect, gate string }
 
 func newHeld(t *testing.T) held {
@@ -22,7 +22,7 @@ func newHeld(t *testing.T) held {
 }
 
 func (h held) args() map[string]any {
-	return map[string]any{"timeout_seconds": 120, "command": "echo begun; echo line >> " + h.effect + "; while [ ! -e " + h.gate + " ]; do sleep 0.05; done; echo ended; exit 7"}
+	return map[string]any{"timeout_seconds": 120, "command": "echo begun; echo line >> " + h.effect + "; while [ -e " + h.effect + " ] && [ ! -e " + h.gate + " ]; do sleep 0.05; done; echo ended; exit 7"}
 }
 
 func (h held) lines() int {

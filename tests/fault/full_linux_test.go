@@ -129,7 +129,7 @@ func waits(t *testing.T, c *harness.Client) (id string, release func()) {
 	dir := t.TempDir()
 	var res harness.CallResult
 	c.REST(c.Admin).JSON("POST", "/api/v1/calls", map[string]any{"agent_id": "web-01", "tool": "shell_exec", "wait_seconds": 1, "args": map[string]any{
-		"command": "echo begun; while [ ! -e " + dir + "/gate ]; do sleep 0.05; done; echo ended; touch " + dir + "/over"}}, &res)
+		"command": "echo begun; while [ -d " + dir + " ] && [ ! -e " + dir + "/gate ]; do sleep 0.05; done; echo ended; touch " + dir + "/over"}}, &res)
 	if res.CallID == "" {
 		t.Fatalf("%+v", res.Error)
 	}
