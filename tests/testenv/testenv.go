@@ -36,3 +36,10 @@ func Runtime() (remove func()) {
 	_ = os.Setenv("RUNTIME_DIRECTORY", dir)
 	return func() { _ = os.RemoveAll(dir) }
 }
+
+// Main runs a package's tests with a Runtime, and returns the exit code.
+func Main(m *testing.M) int {
+	defer Runtime()()
+	return m.Run()
+}
+

@@ -19,12 +19,7 @@ import (
 
 const name = "calls.journal"
 
-func TestMain(m *testing.M) {
-	remove := testenv.Runtime()
-	code := m.Run()
-	remove()
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
 
 // idAt is the id of a call made at a millisecond.
 func idAt(ms int) journal.ID {

@@ -7,9 +7,4 @@ import (
 	"github.com/drover-fleet/drover/tests/testenv"
 )
 
-func TestMain(m *testing.M) {
-	remove := testenv.Runtime()
-	code := m.Run()
-	remove()
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
