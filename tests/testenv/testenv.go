@@ -42,4 +42,3 @@ func Main(m *testing.M) int {
 	defer Runtime()()
 	return m.Run()
 }
-
