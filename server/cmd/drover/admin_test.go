@@ -104,8 +104,7 @@ func revoked(t *testing.T, user run) {
 }
 
 func TestWhatIsMissingIsExplained(t *testing.T) {
-	data := filepath.Join(t.TempDir(), "data")
-	u := run{env: map[string]string{"DROVER_DATA": data}}
+	u := run{env: map[string]string{"DROVER_DATA": data(t)}}
 	for _, c := range []struct {
 		args, want string
 		code       int
@@ -180,11 +179,12 @@ func TestRootBesideAnotherUsersData(t *testing.T) {
 	if err := os.Chown(dir, 65534, 65534); err != nil {
 		t.Fatal(err)
 	}
+	put(t, filepath.Join(dir, "drover.db"), nil, 0o600)
 	got := run{}.drover(t.Context(), "pat", "create", "--data", dir, "--name", "x", "--agents", "all", "--tools", "all")
 	if got.code != 1 || !strings.HasPrefix(got.err, "drover: denied: ") || !strings.Contains(got.err, "sudo -u ") {
 		t.Errorf("%+v", got)
 	}
-	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 1 {
 		t.Errorf("%v, %v", left, err)
 	}
 }
@@ -237,17 +237,26 @@ func TestServersFilesWithoutItsDatabase(t *testing.T) {
 	}
 }
 
-// A command that makes the first thing in an empty folder says that it made the data there.
-func TestNewDataIsSaid(t *testing.T) {
-	for _, args := range []string{"pat create --name x --agents all --tools all", "enroll create --agent-id web-01"} {
-		data := filepath.Join(t.TempDir(), "data")
-		u := run{env: map[string]string{"DROVER_DATA": data}}
-		if got := u.drover(t.Context(), strings.Fields(args)...); got.code != 0 || !strings.Contains(got.err, "no Drover data in "+data) {
+// Where no server ever ran a command makes no data: what it would print from it, no server
+// would ever accept.
+func TestNoDataIsMade(t *testing.T) {
+	here := t.TempDir()
+	t.Chdir(here)
+	for _, args := range []string{
+		"pat create --name x --agents all --tools all", "pat list", "enroll create --agent-id web-01", "enroll list", "agents list", "audit list",
+	} {
+		got := run{env: map[string]string{"DROVER_DATA": "no/data"}}.drover(t.Context(), strings.Fields(args)...)
+		if got.code != 1 || got.out != "" || !strings.HasPrefix(got.err, "drover: not_found: there's no Drover data in "+filepath.Join(here, "no", "data")+".") {
 			t.Errorf("%s: %+v", args, got)
 		}
-		if got := u.drover(t.Context(), strings.Fields(args)...); strings.Contains(got.err, "no Drover data") {
-			t.Errorf("%s once more: %+v", args, got)
+		for _, way := range []string{"drover serve", "make run in .data", "--data DIR", "--url URL"} {
+			if !strings.Contains(got.err, way) {
+				t.Errorf("%s doesn't name %q: %s", args, way, got.err)
+			}
 		}
+	}
+	if left, err := os.ReadDir(here); err != nil || len(left) > 0 {
+		t.Errorf("%v, %v", left, err)
 	}
 }
 

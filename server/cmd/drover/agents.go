@@ -29,12 +29,11 @@ type command struct {
 func (a *app) manage(cmd *cobra.Command, run func(ctx context.Context, c *command, api *client, args []string) error) *cobra.Command {
 	c := &command{app: a, where: a.admin(cmd)}
 	cmd.Flags().BoolVar(&c.json, "json", false, "print JSON")
-	create := cmd.Name() == "create"
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := c.where.settle(cmd.Flags()); err != nil {
 			return err
 		}
-		api, err := a.connect(cmd.Context(), c.where, create)
+		api, err := a.connect(cmd.Context(), c.where)
 		if err != nil {
 			return err
 		}

@@ -32,11 +32,10 @@ type client struct {
 	tokens restapi.Tokens
 }
 
-// connect makes the client that w describes. create allows to make a data folder that
-// isn't there yet.
-func (a *app) connect(ctx context.Context, w *where, create bool) (*client, error) {
+// connect makes the client that w describes.
+func (a *app) connect(ctx context.Context, w *where) (*client, error) {
 	if !w.remote {
-		return openLocal(ctx, w, create)
+		return openLocal(ctx, w, false)
 	}
 	return a.dial(w)
 }

@@ -51,8 +51,6 @@ type where struct {
 	url, token        string
 	local             bool // --data or --database-url was given on the command line
 	remote            bool // --url was
-	// say, if not nil, tells people what a command does beside its job.
-	say func(format string, args ...any)
 }
 
 func (w *where) remoteFlags(fs *pflag.FlagSet, fallback string) {
@@ -83,7 +81,7 @@ func (w *where) serverKey() string {
 // admin adds the flags of commands that manage Drover: on its data, beside a running
 // server, or over its API.
 func (a *app) admin(cmd *cobra.Command) *where {
-	w := &where{say: a.say}
+	w := &where{}
 	w.localFlags(cmd.Flags(), a.getenv)
 	w.remoteFlags(cmd.Flags(), "")
 	return w

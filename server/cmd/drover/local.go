@@ -30,14 +30,12 @@ import (
 
 // openLocal makes a client of an API over the data itself, beside a server that may be
 // running: whoever may open the data is its administrator. The server notices the changes.
+// create allows to make a new data folder: what is printed from one that no server uses would
+// be good for nothing.
 func openLocal(ctx context.Context, w *where, create bool) (*client, error) {
-	fresh := w.databaseURL == "" && !present(w.data, "drover.db")
 	key, err := localKey(w, create)
 	if err != nil {
 		return nil, err
-	}
-	if fresh && w.say != nil {
-		w.say("drover: there was no Drover data in %s: a new, empty server's data is made there. If your server's is elsewhere, give its --data, or --url", w.data)
 	}
 	log := slog.New(slog.DiscardHandler)
 	db, err := store.Open(ctx, store.Config{DataDir: w.data, DatabaseURL: w.databaseURL, Log: log})
@@ -73,6 +71,14 @@ func withCause(err error) error {
 	return &told
 }
 
+// absolutePath is path as people find it from anywhere.
+func absolutePath(path string) string {
+	if abs, err := filepath.Abs(path); err == nil {
+		return abs
+	}
+	return path
+}
+
 func present(dir, file string) bool {
 	_, err := os.Stat(filepath.Join(dir, file))
 	return !errors.Is(err, fs.ErrNotExist)
@@ -90,7 +96,8 @@ func localKey(w *where, create bool) (ed25519.PrivateKey, error) {
 		return nil, fleet.Errorf(protocol.CodeBadArgs, "%s has a server's files but no drover.db: if that server uses PostgreSQL, give its database with --database-url or DROVER_DATABASE_URL, as the server has it; if it's new, let drover serve start there first; or use --url",
 			w.data)
 	case w.databaseURL == "" && !create && !exists("drover.db"):
-		return nil, fleet.Errorf(protocol.CodeNotFound, "there's no Drover data in %s; give --data DIR, or --url URL to ask a running server", w.data)
+		return nil, fleet.Errorf(protocol.CodeNotFound, "there's no Drover data in %s. A server makes it when it first starts: drover serve there, make run in .data. Start it first, name its folder with --data DIR, or ask a running server with --url URL",
+			absolutePath(w.data))
 	}
 	if err := os.MkdirAll(w.data, 0o700); err != nil {
 		return nil, fleet.Wrap(protocol.CodeUnavailable, err, "the data folder can't be made: %v; give --data DIR, or --url URL to ask a running server", err)

@@ -36,3 +36,17 @@ func fleet1(t *testing.T) (*harness.Fleet, run) {
 	f.Agent("web-01")
 	return f, run{env: map[string]string{"DROVER_URL": f.URL, "DROVER_PAT": f.Admin}}
 }
+
+// data is the folder of a server that has run.
+func data(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	api, err := openLocal(t.Context(), &where{data: dir}, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := api.close(); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
