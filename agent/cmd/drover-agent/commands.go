@@ -44,7 +44,7 @@ It exits with 2 when the command line is wrong, and with 1 when something fails.
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return usage(cmd, fmt.Errorf("there's no command %q", args[0]))
+				return usage(cmd, fmt.Errorf("there's no command %q%s", args[0], like(cmd, args[0])))
 			}
 			return cmd.Help()
 		},
@@ -64,6 +64,16 @@ type usageError struct{ error }
 
 func usage(cmd *cobra.Command, err error) error {
 	return &usageError{fmt.Errorf("%w; see %s --help", err, cmd.CommandPath())}
+}
+
+// like says which commands have a name like this one.
+func like(cmd *cobra.Command, name string) string {
+	cmd.SuggestionsMinimumDistance = 2
+	names := cmd.SuggestionsFor(name)
+	if len(names) == 0 {
+		return ""
+	}
+	return " (is it " + strings.Join(names, " or ") + "?)"
 }
 
 func noArgs(cmd *cobra.Command, args []string) error {

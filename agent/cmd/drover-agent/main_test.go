@@ -111,6 +111,7 @@ func TestWhatCannotWorkSaysSo(t *testing.T) {
 		"--log-format must":      {"run", "--log-format", "xml", "--state", state},
 		"no server to enrol":     {"enroll", "--state", state, "--token-fd", "0"},
 		"command \"serve\"; see": {"serve"},
+		"(is it enroll?); see":   {"enrol"},
 		"the token file: open":   append([]string{"run", "--token-file", "/no/such"}, here...),
 		"begins with https":      {"run", "--server", "ftp://x", "--state", state},
 		"holds no certificate":   {"run", "--server", "https://x", "--state", state, "--ca-file", "/etc/hostname"},

@@ -48,12 +48,7 @@ func (a *app) manage(cmd *cobra.Command, run func(ctx context.Context, c *comman
 
 // group is a command that only has subcommands; alone it prints its help.
 func group(use, short, long string, sub ...*cobra.Command) *cobra.Command {
-	g := &cobra.Command{Use: use, Short: short, Long: long, Args: func(cmd *cobra.Command, args []string) error {
-		if len(args) > 0 {
-			return &exit{code: exitUsage, cause: fmt.Errorf("bad_args: there's no command %s %s; see %s --help", cmd.CommandPath(), text.Quote(args[0], 40), cmd.CommandPath())}
-		}
-		return nil
-	}, RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
+	g := &cobra.Command{Use: use, Short: short, Long: long, Args: onlyCommands, RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
 	g.AddCommand(sub...)
 	return g
 }
@@ -69,7 +64,7 @@ To add a host: drover enroll create --agent-id ID`,
 func (a *app) agentsList() *cobra.Command {
 	var query, labels, state string
 	cmd := &cobra.Command{
-		Use: "list", Short: "List agents", Args: cobra.NoArgs,
+		Use: "list", Short: "List agents", Args: noArgs,
 		Long: `Lists the agents by id. On --data the state is unknown: only the running server knows
 who is online; ask it with --url.`,
 		Example: `  drover agents list --url http://127.0.0.1:7400

@@ -24,7 +24,7 @@ func (a *app) auditList() *cobra.Command {
 	var kind, agent, call string
 	var limit int
 	cmd := &cobra.Command{
-		Use: "list", Short: "List the record, the newest first", Args: cobra.NoArgs,
+		Use: "list", Short: "List the record, the newest first", Args: noArgs,
 		Example: `  drover audit list
   drover audit list --agent-id web-01 --limit 200
   drover audit list --kind refusal --json`,

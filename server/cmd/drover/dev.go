@@ -41,7 +41,7 @@ const onlineWait = 15 * time.Second
 func (a *app) devCmd() *cobra.Command {
 	d := &dev{app: a}
 	cmd := &cobra.Command{
-		Use: "dev", Short: "Run a server, a first token and an agent on this machine", Args: cobra.NoArgs,
+		Use: "dev", Short: "Run a server, a first token and an agent on this machine", Args: noArgs,
 		Long: `Runs a server and an agent for this machine, makes a token that may do everything, and
 prints how to connect Claude. Data, token and agent id stay in the data folder: the next
 run has the same. Ctrl-C ends both.

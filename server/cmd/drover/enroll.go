@@ -30,7 +30,7 @@ func (a *app) enrollCreate() *cobra.Command {
 	var labels []string
 	var replace bool
 	cmd := &cobra.Command{
-		Use: "create", Short: "Create a token; prints it, this once", Args: cobra.NoArgs,
+		Use: "create", Short: "Create a token; prints it, this once", Args: noArgs,
 		Long: `Creates an enrolment token and prints it, alone, on standard output, and the line to
 paste on the host on standard error.
 
@@ -98,7 +98,7 @@ func (a *app) pasteLine(w *where, token string) string {
 }
 
 func (a *app) enrollList() *cobra.Command {
-	cmd := &cobra.Command{Use: "list", Short: "List enrolment tokens (never their text)", Args: cobra.NoArgs, Example: "  drover enroll list"}
+	cmd := &cobra.Command{Use: "list", Short: "List enrolment tokens (never their text)", Args: noArgs, Example: "  drover enroll list"}
 	return a.manage(cmd, func(ctx context.Context, c *command, api *client, _ []string) error {
 		var l restapi.EnrolmentList
 		if err := api.do(ctx, http.MethodGet, "/enrolments", nil, &l); err != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/text"
 	"github.com/drover-fleet/drover/server/internal/enroll"
 	"github.com/drover-fleet/drover/server/internal/fleet"
 )
@@ -169,6 +170,27 @@ func splitList(s string) []string {
 		}
 	}
 	return out
+}
+
+// onlyCommands refuses the name of a command that isn't there, and says which are like it.
+func onlyCommands(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	cmd.SuggestionsMinimumDistance = 2
+	like := ""
+	if names := cmd.SuggestionsFor(args[0]); len(names) > 0 {
+		like = " (is it " + strings.Join(names, " or ") + "?)"
+	}
+	return &exit{code: exitUsage, cause: fmt.Errorf("bad_args: there's no command %s %s%s; see %s --help", cmd.CommandPath(), text.Quote(args[0], 40), like, cmd.CommandPath())}
+}
+
+// noArgs refuses arguments that aren't flags.
+func noArgs(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	return &exit{code: exitUsage, cause: fmt.Errorf("bad_args: %s takes no arguments, only flags; %s is one; see %s --help", cmd.CommandPath(), text.Quote(args[0], 40), cmd.CommandPath())}
 }
 
 // oneArg wants exactly one argument, and says which.

@@ -27,7 +27,7 @@ func (a *app) patCreate() *cobra.Command {
 	var name, agents, selector, tools, expires string
 	var admin bool
 	cmd := &cobra.Command{
-		Use: "create", Short: "Create a token; prints it, this once", Args: cobra.NoArgs,
+		Use: "create", Short: "Create a token; prints it, this once", Args: noArgs,
 		Long: `Creates a token and prints it, alone, on standard output. The server keeps only its
 hash: store it now.
 
@@ -117,7 +117,7 @@ func toolWords() []string {
 }
 
 func (a *app) patList() *cobra.Command {
-	cmd := &cobra.Command{Use: "list", Short: "List tokens (never their text)", Args: cobra.NoArgs, Example: "  drover pat list --json"}
+	cmd := &cobra.Command{Use: "list", Short: "List tokens (never their text)", Args: noArgs, Example: "  drover pat list --json"}
 	return a.manage(cmd, func(ctx context.Context, c *command, api *client, _ []string) error {
 		var l restapi.PATList
 		if err := api.do(ctx, http.MethodGet, "/pats", nil, &l); err != nil {

@@ -16,7 +16,7 @@ func (a *app) serveCmd() *cobra.Command {
 	var cfg server.Config
 	var logFormat, logLevel string
 	cmd := &cobra.Command{
-		Use: "serve", Short: "Run the server", Args: cobra.NoArgs,
+		Use: "serve", Short: "Run the server", Args: noArgs,
 		Long: `Runs the server until it gets SIGINT or SIGTERM; then it takes no new calls, waits a
 while for the running ones and tells the agents to come back. A second signal ends it
 at once.
