@@ -94,6 +94,23 @@ func TestAdministration(t *testing.T) {
 	}
 }
 
+// A token for an agent that isn't there yet is made, and that it isn't there is said.
+func TestTokenForNoAgent(t *testing.T) {
+	f, remote := fleet1(t)
+	for name, u := range map[string]run{"url": remote, "data": {env: map[string]string{"DROVER_DATA": f.Dir}}} {
+		for _, form := range [][]string{nil, {"--json"}} {
+			got := u.drover(t.Context(), append([]string{"pat", "create", "--name", "x", "--tools", "fs", "--agents", "web-01,web-1,db-7"}, form...)...)
+			if got.code != 0 || !strings.Contains(got.out, "drv_pat_") || strings.Contains(got.err, "web-01") ||
+				strings.Count(got.err, "\n") != 2 || !strings.Contains(got.err, "there's no agent web-1 now") || !strings.Contains(got.err, "there's no agent db-7 now") {
+				t.Errorf("%s: %+v", name, got)
+			}
+		}
+		if got := u.drover(t.Context(), "pat", "create", "--name", "x", "--agents", "web-01", "--tools", "fs,fs_raed"); got.code != 1 || got.out != "" || !strings.Contains(got.err, "unknown") || !strings.Contains(got.err, "fs_read") {
+			t.Errorf("%s: an unknown tool: %+v", name, got)
+		}
+	}
+}
+
 // revoked waits until the running server refuses the token, as it must within five seconds.
 func revoked(t *testing.T, user run) {
 	t.Helper()

@@ -12,6 +12,7 @@ import (
 
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/protocol/capability"
+	"github.com/drover-fleet/drover/protocol/text"
 	"github.com/drover-fleet/drover/server/internal/fleet"
 	"github.com/drover-fleet/drover/server/internal/restapi"
 )
@@ -32,7 +33,8 @@ func (a *app) patCreate() *cobra.Command {
 hash: store it now.
 
 Agents: --agents all, --agents ID,ID, or --selector k=v,k=v (agents that have all of
-these labels, now and later). Tools: --tools all, or groups and names.
+these labels, now and later). An id may be one that's enrolled later; that there's none
+now is said. Tools: --tools all, or groups and names.
 Groups and names: ` + strings.Join(toolWords(), ", ") + `.
 
 --admin also lets the token manage Drover: tokens, enrolment, labels, removal, and read
@@ -58,12 +60,23 @@ everybody's calls. It adds no tools.`,
 		if err := api.do(ctx, http.MethodPost, "/pats", req, &pat); err != nil {
 			return err
 		}
+		a.warnOfNone(ctx, api, req.Grant.Agents.IDs)
 		if c.json {
 			return printJSON(a.out, pat)
 		}
 		_, err = fmt.Fprintln(a.out, pat.Token)
 		return err
 	})
+}
+
+// warnOfNone names the ids that no agent has: to be enrolled yet, or mistyped.
+func (a *app) warnOfNone(ctx context.Context, api *client, ids []string) {
+	for _, id := range ids {
+		err := api.do(ctx, http.MethodGet, "/agents/"+url.PathEscape(id), nil, nil)
+		if fleet.AsError(err).Code == protocol.CodeUnknownAgent {
+			a.say("drover: warning: there's no agent %s now; the token reaches it only once it's enrolled under exactly this id (drover agents list shows the ids)", text.Line(id, 64))
+		}
+	}
 }
 
 // patRequest reads the flags of pat create. What is missing is explained, not guessed.
