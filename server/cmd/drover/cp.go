@@ -49,7 +49,8 @@ byte; a local name is taken as it is, and keeps its bytes on the other side.
 
 A connection that's cut is taken up again where it broke. So is a copy that was ended:
 the same command goes on with what is there, for a day on a host. --resume=false begins
-anew, keeps nothing and tries once. What comes from standard input can't be resumed.
+anew, keeps nothing and tries once. What comes from standard input can't be resumed. An
+agent that's offline from the beginning isn't waited for.
 
 Exit code: 0, or 255 (standard error: drover: CODE: what happened).`,
 		Example: `  export DROVER_URL=https://drover.example.org DROVER_PAT=drv_pat_…
@@ -144,6 +145,7 @@ type transfer struct {
 	agent, remote string
 	local         string // "-" for standard input or output
 	meter         *meter
+	met           bool // the agent has answered
 	began         time.Time
 }
 
@@ -232,6 +234,9 @@ func (t *transfer) persist(ctx context.Context, try func(retry bool) error) erro
 		contact = contact || !errors.Is(err, errDial)
 		if err == nil || !t.o.resume || !contact || !passing(err) || ctx.Err() != nil {
 			return err
+		}
+		if fleet.AsError(err).Code == protocol.CodeOffline && n == 0 && !t.met {
+			return err // it wasn't there to begin with
 		}
 		if failed++; t.meter.moved() > before {
 			failed = 1

@@ -2,8 +2,10 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -12,12 +14,16 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/go-json-experiment/json"
 
+	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/protocol/text"
+	"github.com/drover-fleet/drover/server/internal/fleet"
 	"github.com/drover-fleet/drover/server/internal/restapi"
+	"github.com/drover-fleet/drover/tests/harness"
 )
 
 func TestWhichSideIsAnAgents(t *testing.T) {
@@ -155,6 +161,50 @@ func TestCpSaysWhatIsWrong(t *testing.T) {
 	r.env["DROVER_PAT"] = "drv_pat_wrong"
 	if got := r.drover(t.Context(), "cp", src, "web-01:"+host+"/x"); got.code != exitCall || !strings.Contains(got.err, "unauthenticated") {
 		t.Errorf("%+v", got)
+	}
+}
+
+// An agent that's offline when a copy begins isn't waited for: nothing is lost by saying so.
+func TestCpToAnOfflineAgent(t *testing.T) {
+	f := harness.New(t, harness.Options{})
+	host := f.Agent("web-01")
+	host.Stop()
+	host.WaitOffline()
+	r := run{env: map[string]string{"DROVER_URL": f.URL, "DROVER_PAT": f.Admin}}
+	small, large := put(t, t.TempDir()+"/small", noise(1000), 0o600), put(t, t.TempDir()+"/large", noise(3<<20), 0o600)
+	for _, args := range [][]string{{small, "web-01:/tmp/x"}, {large, "web-01:/tmp/x"}, {"web-01:/etc/hosts", t.TempDir()}} {
+		ctx, stop := context.WithTimeout(t.Context(), 30*time.Second)
+		got := r.drover(ctx, append([]string{"cp"}, args...)...)
+		stop()
+		if got.code != exitCall || !strings.HasPrefix(got.err, "drover: offline: agent web-01 is offline") || strings.Count(got.err, "\n") != 1 {
+			t.Errorf("%q: %+v", args, got)
+		}
+	}
+}
+
+// One that goes away in the middle is waited for, as is one whose server was away: it comes
+// back a little later than its server.
+func TestCpWaitsForAnAgentThatWasThere(t *testing.T) {
+	offline, cut := fleet.Errorf(protocol.CodeOffline, "it's offline"), fmt.Errorf("x: %w", errCut)
+	for name, c := range map[string]struct {
+		met  bool
+		ends []error
+		want error
+	}{
+		"offline at first":            {false, []error{offline, nil}, offline},
+		"offline after it was there":  {true, []error{offline, offline, nil}, nil},
+		"offline after a cut":         {false, []error{cut, offline, offline, nil}, nil},
+		"no server, and nothing sent": {false, []error{errDial, nil}, errDial},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			var said bytes.Buffer
+			tr := &transfer{app: &app{err: &said}, o: &cpFlags{resume: true}, met: c.met}
+			tries := 0
+			err := tr.persist(t.Context(), func(bool) error { tries++; return c.ends[tries-1] })
+			if !errors.Is(err, c.want) || c.want == nil && tries != len(c.ends) || c.want != nil && tries != 1 {
+				t.Errorf("%s: %d tries, %v\n%s", name, tries, err, said.String())
+			}
+		})
 	}
 }
 

@@ -186,6 +186,7 @@ func (s *sending) probe(ctx context.Context) (*restapi.Call, *capability.FSUploa
 	if err := s.api.do(ctx, http.MethodGet, s.url(q), nil, &c); err != nil {
 		return nil, nil, err
 	}
+	s.met = true
 	out, err := uploadOut(&c)
 	return &c, out, err
 }
