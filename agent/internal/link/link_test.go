@@ -399,6 +399,43 @@ func TestWhatTheServerAskedFor(t *testing.T) {
 	}
 }
 
+// What an operator must mend is said once, with how, and isn't made to look as if waiting
+// would do; the agent asks on all the same.
+func TestShutOutSaysWhatToDo(t *testing.T) {
+	for reason, want := range map[string]string{
+		"unknown":    "no agent with this id and key. Enrol this host anew: drover enroll create",
+		"generation": "this key is void",
+		"removed":    "an operator removed this agent",
+		"duplicate":  "for the reason that the server gives",
+	} {
+		t.Run(reason, func(t *testing.T) {
+			s, url := newServer(t)
+			s.refuse = func(n int) *protocol.Refuse {
+				if n == 1 || n > 4 {
+					return nil
+				}
+				return &protocol.Refuse{Type: "refuse", Code: "unauthenticated", Reason: reason, Message: "its own words"}
+			}
+			var logs logBuffer
+			start(t, options(s, url, &memory{key: testKey()}, &logs))
+			a := <-s.got
+			if _, _, err := a.conn.Read(t.Context()); err != nil { // its epoch: it has nothing else to say
+				t.Fatal(err)
+			}
+			_ = a.conn.Close(protocol.CloseRemoved, "it's over")
+			a = <-s.got
+			text := logs.String()
+			_ = a.conn.Close(0, "")
+			if strings.Count(text, "level=ERROR") != 1 || strings.Count(text, "level=WARN") != 1 || !strings.Contains(text, "removed or its key replaced; asking which") || !strings.Contains(text, want) || !strings.Contains(text, "its own words") || strings.Contains(text, "until it works") {
+				t.Errorf("%s", text)
+			}
+		})
+	}
+	if got := shutOut(&RefusedError{Refuse: protocol.Refuse{Reason: "removed"}}); got != "" {
+		t.Errorf("of somebody who hasn't proved to be the server: %q", got)
+	}
+}
+
 func TestRefusedThenAccepted(t *testing.T) {
 	s, url := newServer(t)
 	s.refuse = func(n int) *protocol.Refuse {

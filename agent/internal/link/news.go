@@ -65,6 +65,10 @@ func (n *news) down(err error, wait time.Duration) {
 	case state == "unsteady":
 		log.Warn("the connection is cut again and again, though it's used regularly: a proxy on the way may cut idle connections too early; its idle timeout must be longer than the keep-alive",
 			"held", n.held.Round(time.Millisecond).String(), "keep_alive", n.keepAlive.String())
+	case shutOut(err) != "":
+		log.Error(shutOut(err))
+	case state == "removed":
+		log.Warn("not connected: the server ended it, as this agent was removed or its key replaced; asking which")
 	default:
 		log.Warn("not connected; trying again until it works")
 	}
@@ -73,6 +77,27 @@ func (n *news) down(err error, wait time.Duration) {
 		n.said = map[string]bool{}
 	}
 	n.said[state] = true
+}
+
+// shutOut says what a refusal means that trying again alone doesn't mend, and what does; "" for
+// others, and for those of somebody who hasn't proved to be the server.
+func shutOut(err error) string {
+	const quietly = "; this agent asks again now and then, without a further line"
+	r, ok := errors.AsType[*RefusedError](err)
+	if !ok || !r.proven {
+		return ""
+	}
+	switch r.Reason {
+	case "unknown":
+		return "shut out: the server has no agent with this id and key. Enrol this host anew: drover enroll create on the server (with --replace if it has the id), drover-agent enroll --replace here, and start this agent again" + quietly
+	case "generation":
+		return "shut out: this key is void, since the agent was enrolled again, with another state folder or on another host. To have its id here, enrol this host anew: drover enroll create --replace on the server, drover-agent enroll --replace here, and start this agent again" + quietly
+	case "removed":
+		return "shut out: an operator removed this agent, and its id isn't used again. Uninstall it, or enrol this host under a new id: drover enroll create on the server, drover-agent enroll --replace here, and start this agent again" + quietly
+	case "quarantined", "duplicate":
+		return "shut out, for the reason that the server gives" + quietly
+	}
+	return ""
 }
 
 // state names why there's no connection, as far as it needs another line.
@@ -89,6 +114,8 @@ func (n *news) state(err error) string {
 		return "proxy " + strconv.Itoa(proxy.Status)
 	case errors.As(err, &way):
 		return way.kind
+	case removed(err):
+		return "removed"
 	case n.unsteady:
 		return "unsteady"
 	}
