@@ -22,16 +22,17 @@ const (
 // exceptions name what is larger than its guide, and why that reads better than in parts.
 func exceptions() map[string]string {
 	return map[string]string{
-		"agent/internal/capability":     "one file a capability, with what differs between systems beside it",
-		"agent/internal/link/Identity":  "one identity, read and written during one handshake",
-		"protocol/mux":                  "one session: calls, streams and windows share its one reader, its one writer and their locks",
-		"server/cmd/drover":             "one file a command; they share the flags, the client and the printing",
-		"server/internal/dispatch":      "the one path of a call: its steps share the flight, and nobody else may touch it",
-		"server/internal/enroll/Store":  "the life of a token and of the key that it registers, in shared transactions",
-		"server/internal/mcpapi":        "both eras meet here; in parts, each would show its inside to the other",
-		"server/internal/store":         "all SQL is here: its aggregates share transactions",
-		"server/internal/store/dialect": "the whole difference between the two engines, in one place",
-		"server/internal/tunnel/Store":  "what one connection asks of the store, from its hello to its end",
+		"agent/internal/capability":                 "one file a capability, with what differs between systems beside it",
+		"agent/internal/link/Identity":              "one identity, read and written during one handshake",
+		"protocol/mux":                              "one session: calls, streams and windows share its one reader, its one writer and their locks",
+		"server/cmd/drover":                         "one file a command; they share the flags, the client and the printing",
+		"server/internal/dispatch":                  "the one path of a call: its steps share the flight, and nobody else may touch it",
+		"server/internal/enroll/Store":              "the life of a token and of the key that it registers, in shared transactions",
+		"server/internal/mcpapi":                    "both eras meet here; in parts, each would show its inside to the other",
+		"server/internal/store":                     "all SQL is here: its aggregates share transactions",
+		"server/internal/store/dialect":             "the whole difference between the two engines, in one place",
+		"server/internal/store/prepared/driverConn": "what every connection of the driver is: without one of these database/sql would do without it",
+		"server/internal/tunnel/Store":              "what one connection asks of the store, from its hello to its end",
 	}
 }
 

@@ -45,14 +45,6 @@ WHERE id = $1 AND finished_at IS NULL`
 	findJoin = `SELECT ` + callColumns + ` FROM calls c LEFT JOIN results r ON r.call_id = c.id WHERE c.principal = $1 AND c.join_key = $2 AND c.match_hash = $3 AND (c.state <> 'not_started' OR c.cancel_at IS NOT NULL) AND (c.finished_at IS NULL OR c.finished_at > $4) ORDER BY c.id DESC LIMIT 1`
 )
 
-// hotQueries are the writer's statements, prepared ahead.
-func hotQueries() []string {
-	return []string{
-		selectPolicy, insertCall, finishCall, insertResult, findKey, findJoin, insertRecord, insertOfCall,
-		insertQueued, deleteQueued, sendCall, learnCall, freeKey, cancelCall,
-	}
-}
-
 // RecordIntent makes a call durable before it's sent: it returns after the synced commit.
 // The call's state is dispatched from then on, or queued when the intent has a QueueUntil:
 // then its Frozen bytes are kept, in the same commit, until it's sent or ends.

@@ -36,7 +36,21 @@ func newPostgres(dsn string) (*pgDialect, error) {
 	if cfg.ConnectTimeout == 0 {
 		cfg.ConnectTimeout = 5 * time.Second
 	}
+	plainOnLoopback(cfg)
 	return &pgDialect{cfg: cfg}, nil
+}
+
+// plainOnLoopback tries without TLS first where TLS isn't asked for (sslmode=prefer, the
+// default) and the server is this host's own: nobody is in between who could listen, and each
+// message is encrypted and decrypted for nothing.
+func plainOnLoopback(cfg *pgx.ConnConfig) {
+	ip := net.ParseIP(cfg.Host)
+	if cfg.Host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+		return
+	}
+	if f := cfg.Fallbacks; cfg.TLSConfig != nil && len(f) == 1 && f[0].TLSConfig == nil && f[0].Host == cfg.Host && f[0].Port == cfg.Port {
+		cfg.TLSConfig, f[0].TLSConfig = nil, cfg.TLSConfig
+	}
 }
 
 func (*pgDialect) name() string         { return "postgres" }

@@ -3,25 +3,23 @@ package store
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/url"
 	"path/filepath"
 	"strings"
-	"sync"
 
 	"github.com/pressly/goose/v3"
 	"modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
 
 	"github.com/drover-fleet/drover/server/internal/store/filelock"
+	"github.com/drover-fleet/drover/server/internal/store/prepared"
 )
 
-type sqliteDialect struct {
-	path  string
-	stmts stmtCache
-}
+type sqliteDialect struct{ path string }
 
 func (*sqliteDialect) name() string         { return "sqlite" }
 func (*sqliteDialect) goose() goose.Dialect { return goose.DialectSQLite3 }
@@ -41,9 +39,11 @@ func (d *sqliteDialect) open() (read, write *sql.DB, err error) {
 	}
 	dsn := (&url.URL{Scheme: "file", Path: path}).String() +
 		"?_pragma=busy_timeout(5000)&_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)&_pragma=foreign_keys(1)&_pragma=journal_size_limit(67108864)&_dqs=0"
-	if write, err = sql.Open("sqlite", dsn+"&_txlock=immediate"); err != nil {
+	connector, err := prepared.Connector(dsn+"&_txlock=immediate", bySQLite)
+	if err != nil {
 		return nil, nil, err
 	}
+	write = sql.OpenDB(connector)
 	write.SetMaxOpenConns(1)
 	if read, err = sql.Open("sqlite", dsn+"&_query_only=1"); err != nil {
 		return nil, nil, errors.Join(err, write.Close())
@@ -97,59 +97,39 @@ func (*sqliteDialect) duplicate(err error) bool {
 	return c == sqlite3.SQLITE_CONSTRAINT_UNIQUE || c == sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY
 }
 
-// stmtCache keeps the hot statements prepared on the writing pool.
-type stmtCache struct {
-	mu sync.Mutex
-	by map[string]*sql.Stmt
-}
-
-// warm prepares what isn't prepared yet. It must not run inside a transaction: the pool
-// has one connection.
-func (c *stmtCache) warm(ctx context.Context, db *sql.DB, queries []string) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(c.by) == len(queries) {
-		return nil
-	}
-	c.by = make(map[string]*sql.Stmt, len(queries))
-	for _, q := range queries {
-		s, err := db.PrepareContext(ctx, bySQLite(q))
-		if err != nil {
-			return err
-		}
-		c.by[q] = s
-	}
-	return nil
-}
-
 // sqliteGroup runs prepared statements one after the other; there's no network between.
 type sqliteGroup struct {
-	ctx   context.Context
-	stmts *stmtCache
-	tx    *sql.Tx
+	conn *sql.Conn
+	done bool // nothing is begun
 }
 
 func (d *sqliteDialect) beginGroup(ctx context.Context, write *sql.DB) (groupTx, error) {
-	// Without a cancellable context: SQLite's own busy timeout bounds each statement, and the
-	// driver would start a goroutine for every one of them to watch it.
-	ctx = context.WithoutCancel(ctx)
-	if err := d.stmts.warm(ctx, write, hotQueries()); err != nil {
-		return nil, err
-	}
-	tx, err := write.BeginTx(ctx, nil)
+	conn, err := write.Conn(context.WithoutCancel(ctx)) // who has it is bounded by SQLite's busy timeout
 	if err != nil {
 		return nil, err
 	}
-	return &sqliteGroup{ctx: ctx, stmts: &d.stmts, tx: tx}, nil
+	g := &sqliteGroup{conn: conn}
+	if err := g.raw(func(c *prepared.Conn) error { _, err := c.Exec("BEGIN IMMEDIATE"); return err }); err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return g, nil
+}
+
+func (g *sqliteGroup) raw(fn func(*prepared.Conn) error) error {
+	return g.conn.Raw(func(dc any) error { return fn(dc.(*prepared.Conn)) })
 }
 
 func (g *sqliteGroup) run(_ context.Context, list []statement) error {
+	return g.raw(func(c *prepared.Conn) error { return runAll(c, list) })
+}
+
+func runAll(c *prepared.Conn, list []statement) error {
 	var lost lostSteps
 	for i := range list {
 		if n := len(lost); n > 0 && lost[n-1] == list[i].owner {
 			continue // what isn't to happen
 		}
-		err := g.one(g.ctx, &list[i])
+		err := runOne(c, &list[i])
 		switch {
 		case errors.Is(err, errNoRows):
 			lost = append(lost, list[i].owner)
@@ -163,34 +143,40 @@ func (g *sqliteGroup) run(_ context.Context, list []statement) error {
 	return nil
 }
 
-func (g *sqliteGroup) one(ctx context.Context, s *statement) error {
-	stmt := g.stmts.by[s.query]
-	if stmt == nil {
-		return errors.New("store: a statement of the writer isn't among hotQueries")
-	}
-	stmt = g.tx.StmtContext(ctx, stmt)
+func runOne(c *prepared.Conn, s *statement) error {
 	if s.scan != nil {
-		rows, err := stmt.QueryContext(ctx, s.args...)
-		if err != nil {
-			return err
+		return c.Query(s.query, s.args, func(r prepared.Row) error { return s.scan(r) })
+	}
+	n, err := c.Exec(s.query, s.args...)
+	if err == nil && s.must && n != 1 {
+		err = errNoRows
+	}
+	return err
+}
+
+func (g *sqliteGroup) commitWith(_ context.Context, list []statement) error {
+	return g.raw(func(c *prepared.Conn) error {
+		err := runAll(c, list)
+		if err == nil {
+			_, err = c.Exec("COMMIT")
+			g.done = err == nil
 		}
-		return each(rows, s.scan)
-	}
-	res, err := stmt.ExecContext(ctx, s.args...)
-	if err != nil || !s.must {
 		return err
-	}
-	if n, err := res.RowsAffected(); err != nil || n != 1 {
-		return errors.Join(err, errNoRows)
-	}
-	return nil
+	})
 }
 
-func (g *sqliteGroup) commitWith(ctx context.Context, list []statement) error {
-	if err := g.run(ctx, list); err != nil {
-		return err
+// end gives up a connection whose transaction can't be ended: the next group's would be part
+// of it. SQLite has rolled back by itself after some errors, and says so with its plainest.
+func (g *sqliteGroup) end() error {
+	if g.done {
+		return g.conn.Close()
 	}
-	return g.tx.Commit()
+	err := g.raw(func(c *prepared.Conn) error {
+		_, err := c.Exec("ROLLBACK")
+		if err != nil && sqliteCode(err) != sqlite3.SQLITE_ERROR {
+			return errors.Join(err, driver.ErrBadConn)
+		}
+		return nil
+	})
+	return errors.Join(err, g.conn.Close())
 }
-
-func (g *sqliteGroup) end() error { return ignoreDone(g.tx.Rollback()) }

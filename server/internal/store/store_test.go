@@ -133,3 +133,42 @@ func TestOpenRefuses(t *testing.T) {
 		}
 	}
 }
+
+// TestPlainOnLoopback: a Postgres on this host isn't spoken to by TLS unless that was asked for.
+func TestPlainOnLoopback(t *testing.T) {
+	requirePostgres(t)
+	for mode, want := range map[string]string{"": "f", "prefer": "f", "allow": "f", "disable": "f", "require": "t"} {
+		cfg := postgresConfig(t)
+		u, err := url.Parse(cfg.DatabaseURL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.HasPrefix(u.Host, "127.0.0.1") && !strings.HasPrefix(u.Host, "localhost") {
+			t.Skip("Postgres isn't on loopback")
+		}
+		q := u.Query()
+		q.Del("sslmode")
+		if mode != "" {
+			q.Set("sslmode", mode)
+		}
+		u.RawQuery = q.Encode()
+		cfg.DatabaseURL = u.String()
+		db, err := store.Open(context.Background(), cfg)
+		if err != nil && mode == "require" && strings.Contains(err.Error(), "doesn't support") || err != nil && strings.Contains(err.Error(), "refused TLS") {
+			continue // this Postgres has no TLS
+		}
+		if err != nil {
+			t.Fatal(mode, err)
+		}
+		read, write := db.Pools()
+		for _, pool := range []*sql.DB{read, write} {
+			var got string
+			if err := pool.QueryRow(`SELECT ssl::text FROM pg_stat_ssl WHERE pid = pg_backend_pid()`).Scan(&got); err != nil || got[:1] != want {
+				t.Errorf("sslmode=%s: TLS %s, want %s; %v", mode, got, want, err)
+			}
+		}
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
