@@ -22,6 +22,7 @@ import (
 type moved struct {
 	id     string
 	status int
+	header http.Header
 	body   string
 	whole  bool // the answer ended in order
 	error  harness.APIError
@@ -48,7 +49,7 @@ func transfer(f *harness.Client, method, query string, body io.Reader, headers .
 		}
 		defer func() { _ = resp.Body.Close() }()
 		b, err := io.ReadAll(resp.Body)
-		m := moved{id: resp.Header.Get("Drover-Call-Id"), status: resp.StatusCode, body: string(b), whole: err == nil}
+		m := moved{id: resp.Header.Get("Drover-Call-Id"), status: resp.StatusCode, header: resp.Header, body: string(b), whole: err == nil}
 		var problem struct {
 			Error harness.APIError `json:"error"`
 		}
@@ -136,6 +137,25 @@ func agrees(t *testing.T, f *harness.Client, id string, got moved, state, reason
 		t.Errorf("the record says %s, and the answer was %+v", call.State, got)
 	case got.status >= 400 && got.body != "" && got.error != *call.Error: // the answer to HEAD has none
 		t.Errorf("the record says %+v, and the answer %+v", call.Error, got.error)
+	}
+}
+
+// TestABusyAgentsFile: a file that its agent has no place for just now says when to come again.
+func TestABusyAgentsFile(t *testing.T) {
+	f := harness.New(t, harness.Options{})
+	a := f.RawAgent("raw-01")
+	connect(t, a, "journal.boot")
+	defer a.Close()
+	answer := transfer(&f.Client, "GET", "", nil)
+	req, err := a.Request()
+	if err != nil {
+		t.Fatal(err)
+	}
+	respond(t, a, req.ID, nil, `{"code":"rate_limited","reason":"busy","message":"x"}`)
+	got := <-answer
+	agrees(t, &f.Client, req.ID, got, "not_started", "busy")
+	if got.status != 429 || !soon(got.header) {
+		t.Errorf("%+v", got)
 	}
 }
 

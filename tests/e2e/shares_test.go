@@ -44,17 +44,29 @@ func unfinish(t *testing.T, url, path, token, body string) *unfinished {
 
 // answer waits for the request's answer.
 func (u *unfinished) answer() (status int, body string) {
+	status, _, body = u.whole()
+	return status, body
+}
+
+// whole is answer, with the header.
+func (u *unfinished) whole() (status int, header http.Header, body string) {
 	_ = u.SetReadDeadline(time.Now().Add(time.Minute))
 	resp, err := http.ReadResponse(bufio.NewReader(u), nil)
 	if err != nil {
-		return 0, err.Error()
+		return 0, nil, err.Error()
 	}
 	defer func() { _ = resp.Body.Close() }()
 	b, err := io.ReadAll(resp.Body)
 	if err != nil {
-		return 0, err.Error()
+		return 0, nil, err.Error()
 	}
-	return resp.StatusCode, string(b)
+	return resp.StatusCode, resp.Header, string(b)
+}
+
+// soon tells whether an answer says to come again in a few seconds.
+func soon(h http.Header) bool {
+	s, err := strconv.Atoi(h.Get("Retry-After"))
+	return err == nil && s >= 1 && s <= 10
 }
 
 func gauge(t *testing.T, f *harness.Client, name string) int {
@@ -87,6 +99,7 @@ func TestUnfinishedBodiesOfOneCredential(t *testing.T) {
 	type end struct {
 		of     *unfinished
 		status int
+		header http.Header
 		body   string
 	}
 	const many, fit = 48, 32 // of the size that is said
@@ -97,8 +110,8 @@ func TestUnfinishedBodiesOfOneCredential(t *testing.T) {
 			u := unfinish(t, f.URL, path, token, body)
 			open[u] = true
 			go func() {
-				status, body := u.answer()
-				ends <- end{u, status, body}
+				status, header, body := u.whole()
+				ends <- end{u, status, header, body}
 			}()
 		}
 	}
@@ -112,7 +125,7 @@ func TestUnfinishedBodiesOfOneCredential(t *testing.T) {
 	atMCP := false
 	for range many - fit {
 		e := <-ends
-		if e.status != 429 || !strings.Contains(e.body, `"code":"rate_limited"`) || !strings.Contains(e.body, `"reason":"principal_body_bytes"`) {
+		if e.status != 429 || !soon(e.header) || !strings.Contains(e.body, `"code":"rate_limited"`) || !strings.Contains(e.body, `"reason":"principal_body_bytes"`) {
 			t.Errorf("one without room: HTTP %d %.300s", e.status, e.body)
 		}
 		atMCP = atMCP || strings.Contains(e.body, `"jsonrpc"`)
@@ -181,8 +194,8 @@ func TestRequestsThatWaitOfOneCredential(t *testing.T) {
 		}()
 	}
 	harness.Eventually(t, 60*time.Second, "all wait", func() bool { return gauge(t, &f.Client, "drover_waits_open") == most })
-	status, body := f.REST(token).Do("GET", path+"?wait_seconds=5", "")
-	if status != 429 || !strings.Contains(string(body), `"reason":"principal_waits"`) {
+	status, header, body := f.REST(token).Whole("GET", path+"?wait_seconds=5", "")
+	if status != 429 || !soon(header) || !strings.Contains(string(body), `"reason":"principal_waits"`) {
 		t.Errorf("one more: HTTP %d %s", status, body)
 	}
 	session := f.MCP(token, harness.Modern, nil)
@@ -226,8 +239,8 @@ func TestStreamsOfOneCredential(t *testing.T) {
 			Data map[string]string `json:"data"`
 		} `json:"error"`
 	}
-	if err := json.Unmarshal(body, &out); err != nil || resp.StatusCode != 429 || out.ID != 1 || out.Error.Data["code"] != "rate_limited" || out.Error.Data["reason"] != "principal_streams" {
-		t.Errorf("one more: HTTP %d %s", resp.StatusCode, body)
+	if err := json.Unmarshal(body, &out); err != nil || resp.StatusCode != 429 || out.ID != 1 || out.Error.Data["code"] != "rate_limited" || out.Error.Data["reason"] != "principal_streams" || resp.Header.Get("Retry-After") != "" {
+		t.Errorf("one more: HTTP %d %v %s", resp.StatusCode, resp.Header, body)
 	}
 	other, _ := f.PAT("other", "all", "all", false)
 	subscribe(t, &f.Client, other)

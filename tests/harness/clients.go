@@ -35,6 +35,13 @@ func (f *Client) REST(token string) *REST { return &REST{t: f.T, url: f.URL, tok
 // Do sends a request whose body is sent as it is and returns status and body.
 func (c *REST) Do(method, path, body string) (int, []byte) {
 	c.t.Helper()
+	status, _, b := c.Whole(method, path, body)
+	return status, b
+}
+
+// Whole is Do, with the answer's header.
+func (c *REST) Whole(method, path, body string) (int, http.Header, []byte) {
+	c.t.Helper()
 	req, err := http.NewRequest(method, c.url+path, strings.NewReader(body))
 	if err != nil {
 		c.t.Fatal(err)
@@ -47,14 +54,14 @@ func (c *REST) Do(method, path, body string) (int, []byte) {
 	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
-		return 0, []byte(err.Error())
+		return 0, nil, []byte(err.Error())
 	}
 	defer func() { _ = resp.Body.Close() }()
 	b, err := io.ReadAll(resp.Body)
 	if err != nil {
-		return 0, []byte(err.Error())
+		return 0, nil, []byte(err.Error())
 	}
-	return resp.StatusCode, b
+	return resp.StatusCode, resp.Header, b
 }
 
 // JSON sends in (nil for no body) and decodes a 2xx answer into out.

@@ -7,8 +7,10 @@ import (
 	"context"
 	"crypto/rand"
 	"log/slog"
+	mrand "math/rand/v2"
 	"net/http"
 	"runtime/debug"
+	"strconv"
 	"strings"
 
 	"github.com/go-json-experiment/json"
@@ -167,6 +169,14 @@ func StatusOf(e *fleet.Error) int {
 	return Status(e.Code)
 }
 
+// SayWhen sets Retry-After where waiting is enough to have e gone: whole seconds, not the same
+// for everybody, so that who was turned away together doesn't come back together.
+func SayWhen(h http.Header, e *fleet.Error) {
+	if e.Passes() {
+		h.Set("Retry-After", strconv.Itoa(1+mrand.IntN(5)))
+	}
+}
+
 // Problem is the body of an HTTP error.
 type Problem struct {
 	Error protocol.Error `json:"error"`
@@ -182,6 +192,7 @@ func writeStatus(w http.ResponseWriter, status int, e *fleet.Error) {
 	if err != nil { // only invalid UTF-8 in a message could do that
 		body = []byte(`{"error":{"code":"internal","message":"Drover failed inside"}}`)
 	}
+	SayWhen(w.Header(), e)
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_, _ = w.Write(append(body, '\n')) // a client that is gone needs no answer

@@ -34,6 +34,21 @@ func Limited(limit, format string, args ...any) *Error {
 	return &Error{Code: protocol.CodeRateLimited, Reason: limit, Message: fmt.Sprintf(format, args...)}
 }
 
+// Passes tells whether the error is a limit that passes by itself, as what others or the caller
+// have under way ends. The others need somebody: a host that comes back for what is queued for
+// it, a client that ends one of its streams.
+func (e *Error) Passes() bool {
+	if e.Code != protocol.CodeRateLimited {
+		return false
+	}
+	switch e.Reason {
+	case "principal_body_bytes", "body_bytes", "principal_open_bytes", "open_bytes", "principal_calls",
+		"principal_waiting", "agent_calls", "principal_waits", "waits", protocol.ReasonBusy:
+		return true
+	}
+	return false
+}
+
 // Wrap makes an Error with a private cause.
 func Wrap(code protocol.Code, err error, format string, args ...any) *Error {
 	return &Error{Code: code, Message: fmt.Sprintf(format, args...), Err: err}

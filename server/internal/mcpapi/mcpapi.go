@@ -179,7 +179,7 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			if len(msgs) == 1 && goodID(msgs[0].id) {
 				bad.id = msgs[0].id
 			}
-			writeRPCError(w, bad.status, bad.id, rpcError(bad.rpc, bad.err))
+			bad.write(w)
 			return
 		}
 	}
@@ -227,5 +227,5 @@ func (a *API) refuseBody(w http.ResponseWriter, r *http.Request, who fleet.Princ
 	a.dispatch.Refuse(who, fleet.Refusal{
 		Client: clientName(nil, r.Header), Edge: edgeName, Tool: bad.tool, Agent: bad.agent, Code: bad.err.Code, Message: bad.err.Message,
 	})
-	writeRPCError(w, bad.status, bad.id, rpcError(bad.rpc, bad.err))
+	bad.write(w)
 }

@@ -253,6 +253,12 @@ func asRefusal(err error) *refusal {
 	return &refusal{status: edge.StatusOf(fe), rpc: codeServer, err: fe}
 }
 
+// write answers with the refusal.
+func (r *refusal) write(w http.ResponseWriter) {
+	edge.SayWhen(w.Header(), r.err)
+	writeRPCError(w, r.status, r.id, rpcError(r.rpc, r.err))
+}
+
 func badRequest(msg string) *refusal {
 	return &refusal{status: http.StatusBadRequest, rpc: jsonrpc.CodeInvalidRequest, err: fleet.Errorf(protocol.CodeBadArgs, "%s", msg)}
 }

@@ -156,7 +156,9 @@ const apiDescription = `Drover runs a call on exactly the agent it names, or on 
 
 Each forwarded call names its agent in agent_id; nothing else selects one. A call that was
 refused answers an error status. A call that was accepted answers 200 once it has ended,
-also when it failed (see state and error), and 202 while it is still open.`
+also when it failed (see state and error), and 202 while it is still open.
+
+An answer with the status 429 has Retry-After, in seconds, where waiting is enough.`
 
 // marshal writes an answer: nil lists as [], text as it is.
 func marshal(w io.Writer, v any) error {

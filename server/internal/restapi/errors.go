@@ -56,6 +56,13 @@ func (r refusal) GetStatus() int {
 	return edge.StatusOf(r.fe)
 }
 
+// GetHeaders implements huma.HeadersError.
+func (r refusal) GetHeaders() http.Header {
+	h := http.Header{}
+	edge.SayWhen(h, r.fe)
+	return h
+}
+
 // fail turns a handler's error into an answer; what isn't for the caller goes to the log.
 func (a *API) fail(op string, err error) error {
 	fe := fleet.AsError(err)
@@ -218,6 +225,7 @@ func (a *API) refuse(w http.ResponseWriter, r *http.Request, op operation, who f
 }
 
 func writeProblem(w http.ResponseWriter, status int, e *fleet.Error) {
+	edge.SayWhen(w.Header(), e)
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_ = json.MarshalWrite(w, Problem{*callError(e)}) // a client that is gone needs no answer
