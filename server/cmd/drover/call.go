@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -51,8 +52,10 @@ instead, on the server, and never runs after that time: drover call prints how t
 for it and ends with 75. A host that is online runs it at once.
 
 Exit code: the command's own; 128+n when signal n ended it; 75 when the call is queued,
-not run; 255 when Drover couldn't (standard error: drover: CODE: what happened). Ctrl-C
-cancels the call on the host and says how it ended.`,
+not run (standard error: drover: queued: …); 255 when Drover couldn't (drover: CODE: what
+happened). Of a command's own 75 or 255 the last line there is drover: the command itself
+exited with …; for programs, --json tells them apart by state. Ctrl-C cancels the call
+on the host and says how it ended.`,
 		Example: `  export DROVER_URL=https://drover.example.org DROVER_PAT=drv_pat_…
   drover call --agent web-01 shell_exec command='systemctl is-active nginx'
   drover call --agent web-01 shell_exec argv=ls argv=-l argv="/srv/a b" timeout_seconds=5
@@ -284,7 +287,7 @@ func (a *app) show(o *callFlags, c *restapi.Call) (int, error) {
 	}
 	if c.State == string(fleet.Succeeded) {
 		if isProcess {
-			return exitCode(*p.ExitCode), nil
+			return a.ownCode(o, &p), nil
 		}
 		return 0, nil
 	}
@@ -309,6 +312,19 @@ func (a *app) showQueued(o *callFlags, c *restapi.Call) int {
 	a.say("drover: queued: %s is offline; the call %s waits for it until %s and has not run", text.Line(c.AgentID, 63), c.CallID, when(c.QueuedUntil))
 	a.say("drover: the same command with --idempotency-key %s tells how it went, and runs nothing twice; POST %s/calls/%s/cancel takes it back", text.Quote(o.key, 128), restapi.Prefix, c.CallID)
 	return exitQueued
+}
+
+// ownCode is the exit code of a command that ended by itself. One that would read as Drover's
+// is said to be the command's.
+func (a *app) ownCode(o *callFlags, p *processResult) int {
+	code := exitCode(*p.ExitCode)
+	if code == exitQueued || code == exitCall {
+		if !o.json && p.Stderr != "" && !strings.HasSuffix(p.Stderr, "\n") {
+			a.say("") // a line of its own
+		}
+		a.say("drover: the command itself exited with %d", *p.ExitCode)
+	}
+	return code
 }
 
 // exitCode keeps what a system can't carry from looking like success.

@@ -38,6 +38,8 @@ func TestCall(t *testing.T) {
 	}{
 		{name: "named host", args: []string{"--agent", "web-01", "shell_exec", "command=echo $DROVER_AGENT_ID"}, out: "web-01\n"},
 		{name: "exit code", args: []string{"--agent", "web-01", "shell_exec", "command=echo o; echo e >&2; exit 7"}, code: 7, out: "o\n", err: "e\n"},
+		{name: "exit code of a queued call", args: []string{"--agent", "web-01", "shell_exec", "command=echo o; echo e >&2; exit 75"}, code: 75, out: "o\n", err: "e\ndrover: the command itself exited with 75\n"},
+		{name: "exit code of a failed call", args: []string{"--agent", "web-01", "shell_exec", "command=printf 'drover: queued: x' >&2; exit 255"}, code: 255, err: "drover: queued: x\ndrover: the command itself exited with 255\n"},
 		{name: "signal", args: []string{"--agent", "web-01", "shell_exec", "command=echo part; kill -9 $$"}, code: 137, out: "part\n", err: "^drover: tool_failed (signal): "},
 		{name: "time", args: []string{"--agent", "web-01", "shell_exec", "command=echo part; sleep 60", "timeout_seconds=1"}, code: 255, out: "part\n", err: "^drover: timed_out: "},
 		{name: "longer than the first wait", args: []string{"--agent", "web-01", "shell_exec", "command=sleep 2; echo done"}, out: "done\n"},

@@ -26,6 +26,9 @@ func TestCallQueueFor(t *testing.T) {
 	if got := call("--queue-for", "1h", "shell_exec", "command=echo now"); got.code != 0 || got.out != "now\n" {
 		t.Errorf("online: %+v", got)
 	}
+	if got := call("--json", "shell_exec", "command=exit 75"); got.code != 75 || !strings.Contains(got.out, `"state": "succeeded"`) || !strings.Contains(got.out, `"exit_code": 75`) || got.err != "drover: the command itself exited with 75\n" {
+		t.Errorf("the command's own code as JSON: %+v", got)
+	}
 	for _, bad := range []string{"never", "8d", "0s", "soon", "-1h"} {
 		if got := call("--queue-for", bad, "shell_exec", "command=id"); got.code != 255 || !strings.HasPrefix(got.err, "drover: bad_args: --queue-for") {
 			t.Errorf("--queue-for %s: %+v", bad, got)

@@ -29,10 +29,10 @@ func TestHowACallIsShown(t *testing.T) {
 	}{
 		{name: "ok", call: restapi.Call{State: "succeeded", Result: process("0", "", `"o\n"`)}, out: "o\n", err: "e\n"},
 		{name: "exit code", call: restapi.Call{State: "succeeded", Result: process("7", "", `"o\n"`)}, code: 7, out: "o\n", err: "e\n"},
-		{name: "255", call: restapi.Call{State: "succeeded", Result: process("255", "", `""`)}, code: 255, err: "e\n"},
+		{name: "255", call: restapi.Call{State: "succeeded", Result: process("255", "", `""`)}, code: 255, err: "e\ndrover: the command itself exited with 255\n"},
 		{name: "windows", call: restapi.Call{State: "succeeded", Result: process("3221225477", "", `""`)}, code: 5, err: "e\n"},
 		{name: "never 0 by cutting", call: restapi.Call{State: "succeeded", Result: process("256", "", `""`)}, code: 1, err: "e\n"},
-		{name: "negative", call: restapi.Call{State: "succeeded", Result: process("-1", "", `""`)}, code: 255, err: "e\n"},
+		{name: "negative", call: restapi.Call{State: "succeeded", Result: process("-1", "", `""`)}, code: 255, err: "e\ndrover: the command itself exited with -1\n"},
 		{name: "signal", call: restapi.Call{State: "failed", Result: process("137", "SIGKILL", `"o\n"`), Error: fail("tool_failed", "signal")}, code: 137, out: "o\n", err: "e\ndrover: tool_failed (signal): why\\x1b[2J\n"},
 		{name: "time", call: restapi.Call{State: "timed_out", Result: process("-1", "", `"o\n"`), Error: fail("timed_out", "")}, code: 255, out: "o\n", err: "e\ndrover: timed_out: why\\x1b[2J\n"},
 		{name: "offline", call: restapi.Call{State: "not_started", Error: fail("offline", "")}, code: 255, err: "drover: offline: why\\x1b[2J\n"},
