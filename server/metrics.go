@@ -7,7 +7,7 @@ func (s *Server) measure() {
 	s.metrics.Gauge("drover_agents_online", "Agents with a live tunnel to this server.", func() float64 { return float64(s.presence.Len()) })
 	s.metrics.Gauge("drover_calls_open", "Calls under way on this server.", func() float64 { return float64(s.dispatch.Open()) })
 	s.metrics.Gauge("drover_body_bytes", "Bytes that the bodies of open requests may take, those of more than 8 KiB.", func() float64 { return float64(s.bodies.Held()) })
-	s.metrics.Gauge("drover_waits_open", "Requests that wait for the end of a call which another request has made.", func() float64 { return float64(s.dispatch.Waits()) })
+	s.metrics.Gauge("drover_waits_open", "Requests that wait for the end of a call which another request has made, or for an agent that may be there in a moment.", func() float64 { return float64(s.dispatch.Waits()) })
 	const spans = "Spans that were sent to the collector of traces, by whether it took them; those apart that found the queue full."
 	s.metrics.Counter("drover_trace_spans_total", spans, map[string]string{"fate": "sent"}, func() float64 { return float64(s.trace.Stats().Sent) })
 	s.metrics.Counter("drover_trace_spans_total", spans, map[string]string{"fate": "lost"}, func() float64 { return float64(s.trace.Stats().Lost) })

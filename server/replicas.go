@@ -81,6 +81,17 @@ func (s *Server) presenceChanged(id fleet.AgentID) {
 	}
 }
 
+// expected tells that an agent which isn't online may be in a moment.
+func (s *Server) expected(id fleet.AgentID) bool {
+	if s.tunnel.Expected(id) {
+		return true
+	}
+	if s.bus != nil {
+		return s.bus.BrokeOff(id)
+	}
+	return s.presence.BrokeOff(id)
+}
+
 // agentOnline hears of an agent that is connected here and ready.
 func (s *Server) agentOnline(id fleet.AgentID, generation int64) {
 	s.presenceChanged(id)

@@ -122,7 +122,7 @@ func (s *Server) wire() error {
 	path := dispatch.Config{
 		Store: s.db, Router: s.presence, Online: s.online, Alive: s.authn.Alive, Principal: s.authn.ByID,
 		Fenced: s.fenced, ResumeWait: s.cfg.ResumeWait, Metrics: s.metrics, Trace: s.trace, Log: s.log,
-		Expected: func(id fleet.AgentID) bool { return s.tunnel.Expected(id) },
+		Expected: s.expected,
 	}
 	if s.cfg.NatsURL != "" {
 		if err := s.joinOthers(&path); err != nil {

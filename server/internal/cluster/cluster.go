@@ -112,6 +112,7 @@ type Bus struct {
 	others  map[string]*other       // by replica
 	past    map[string]past         // replicas that were forgotten
 	where   map[fleet.AgentID]place // the newest connection of agents elsewhere
+	ends    presence.Ends           // of connections elsewhere that broke off
 	remotes map[place]*remote
 	pipes   map[string]*pipe     // by the last word of their subject here
 	opens   map[string]time.Time // nonces of openings, and when they came
@@ -296,6 +297,12 @@ func (b *Bus) Route(id fleet.AgentID, generation int64) (dispatch.Caller, bool) 
 		return nil, false
 	}
 	return b.remote(at), true
+}
+
+// BrokeOff tells that a connection of the agent, here or elsewhere, broke off a moment ago: its
+// next one may be there and not be known here yet.
+func (b *Bus) BrokeOff(id fleet.AgentID) bool {
+	return b.cfg.Local.BrokeOff(id) || b.Connected() && b.ends.Recent(id, time.Now())
 }
 
 // Online tells whether the agent is online on any replica, and since when.

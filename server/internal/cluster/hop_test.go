@@ -187,6 +187,20 @@ func TestTheNewestConnectionGetsTheCalls(t *testing.T) {
 	}
 }
 
+// TestHowAnAgentWentIsTold: the others know whether its connection broke off.
+func TestHowAnAgentWentIsTold(t *testing.T) {
+	a, b := pair(t)
+	cut, gone := a.agent("cut", 1, echo), a.agent("gone", 1, echo)
+	eventually(t, "both are known", func() bool { return b.sees("cut") && b.sees("gone") })
+	gone.Close(protocol.CloseGoingAway, "it stops")
+	cut.Close(0, "")
+	eventually(t, "the cut one's end is known", func() bool { return b.BrokeOff("cut") })
+	eventually(t, "both are gone", func() bool { return !b.sees("cut") && !b.sees("gone") })
+	if a.BrokeOff("gone") || b.BrokeOff("gone") {
+		t.Error("an agent that said so is taken for one whose connection broke off")
+	}
+}
+
 // TestAnAgentCannotSpeakForItsHolder: what only the replica in between may say counts as
 // nothing when the agent says it.
 func TestAnAgentCannotSpeakForItsHolder(t *testing.T) {

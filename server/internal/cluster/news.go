@@ -37,6 +37,7 @@ type news struct {
 	Parts  int     `json:"parts,omitzero"`
 	Count  int     `json:"count,omitzero"`
 	Call   string  `json:"call,omitempty"`
+	Broke  bool    `json:"broke,omitzero"` // of a down: the agent may be connecting elsewhere
 }
 
 // entry is one agent's connection.
@@ -170,6 +171,7 @@ func (b *Bus) tell() {
 	b.mu.Unlock()
 	for id := range dirty {
 		now, here := b.cfg.Local.Online(id)
+		broke := !here && b.cfg.Local.BrokeOff(id)
 		b.mu.Lock()
 		was, told := b.told[id]
 		switch {
@@ -182,7 +184,7 @@ func (b *Bus) tell() {
 			}
 		case told:
 			delete(b.told, id)
-			b.say(&news{Kind: newsDown, Agents: []entry{was}})
+			b.say(&news{Kind: newsDown, Agents: []entry{was}, Broke: broke})
 		}
 		b.mu.Unlock()
 	}
@@ -304,6 +306,9 @@ func (b *Bus) take(n *news) (came []entry, ok bool) {
 	case newsDown:
 		for _, e := range n.Agents {
 			if o.agents[e.Agent].Epoch == e.Epoch {
+				if n.Broke {
+					b.ends.Note(e.Agent, time.Now())
+				}
 				delete(o.agents, e.Agent)
 				b.place(e.Agent)
 			}

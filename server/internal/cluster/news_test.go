@@ -165,3 +165,22 @@ func TestASilentReplicaIsForgotten(t *testing.T) {
 		t.Error("a silent replica is still believed")
 	}
 }
+
+// TestAnEndElsewhereThatBrokeOff is known for a moment, unless it was an older connection's, the
+// agent said that it goes, or NATS is gone and with it the way to wherever it connects.
+func TestAnEndElsewhereThatBrokeOff(t *testing.T) {
+	b := listener()
+	b.hear(&news{Kind: newsAll, From: "a", Seq: 1, Part: 1, Parts: 1, Agents: []entry{at("cut", 7), at("gone", 7), at("moved", 7)}})
+	b.hear(&news{Kind: newsDown, From: "a", Seq: 2, Agents: []entry{at("cut", 7)}, Broke: true})
+	b.hear(&news{Kind: newsDown, From: "a", Seq: 3, Agents: []entry{at("gone", 7)}})
+	b.hear(&news{Kind: newsDown, From: "a", Seq: 4, Agents: []entry{at("moved", 6)}, Broke: true})
+	for id, want := range map[fleet.AgentID]bool{"cut": true, "gone": false, "moved": false} {
+		if b.BrokeOff(id) != want {
+			t.Errorf("%s: %t", id, !want)
+		}
+	}
+	b.connected.Store(0)
+	if b.BrokeOff("cut") {
+		t.Error("without NATS")
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/ed25519"
+	"errors"
 	"io"
 	"log/slog"
 	"net"
@@ -133,7 +134,10 @@ func newReplica(t testing.TB, key ed25519.PrivateKey, url string) *replica {
 func (r *replica) agent(id fleet.AgentID, epoch int64, h agentFunc) *mux.Session {
 	r.t.Helper()
 	here, there := newMemory()
-	s := mux.New(here, mux.Config{Ended: func(error) { r.local.Unregister(id, epoch) }})
+	s := mux.New(here, mux.Config{Ended: func(err error) {
+		own, ok := errors.AsType[*mux.ClosedError](err)
+		r.local.Unregister(id, epoch, !ok || own.Code != protocol.CloseGoingAway)
+	}})
 	host := mux.New(there, mux.Config{Handler: h})
 	ctx, stop := context.WithCancel(context.Background())
 	var all sync.WaitGroup

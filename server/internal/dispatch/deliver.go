@@ -270,37 +270,6 @@ func (d *Dispatcher) send(ctx context.Context, caller Caller, frame *protocol.Re
 	return resp, err
 }
 
-// route finds the way to an agent. One that is about to be there, since it's just being let in
-// or was asked to connect anew, is waited for: at most expectedWait.
-func (d *Dispatcher) route(ctx context.Context, a *fleet.Agent) (Caller, bool) {
-	if caller, ok := d.router.Route(a.ID, a.Generation); ok || d.expected == nil || !d.expected(a.ID) {
-		return caller, ok
-	}
-	ctx, cancel := context.WithTimeout(ctx, expectedWait)
-	defer cancel()
-	look := time.NewTicker(expectedLook)
-	defer look.Stop()
-	for {
-		arrived := d.arrival(a.ID)
-		if caller, ok := d.router.Route(a.ID, a.Generation); ok || !d.expected(a.ID) {
-			return caller, ok
-		}
-		select {
-		case <-arrived:
-		case <-look.C:
-		case <-d.closing:
-			return nil, false
-		case <-ctx.Done():
-			return nil, false
-		}
-	}
-}
-
-const (
-	expectedWait = 6 * time.Second
-	expectedLook = 100 * time.Millisecond // when it isn't expected any more nobody says so
-)
-
 // exchangeOver gives the caller its ends of the exchange back.
 func (f *flight) exchangeOver() {
 	select {

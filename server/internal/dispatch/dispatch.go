@@ -49,7 +49,7 @@ type Config struct {
 	// ResumeWait is the longest that a call whose connection was cut waits for its agent; zero:
 	// as long as the call may run, and resumeGrace beyond.
 	ResumeWait time.Duration
-	// Expected tells that an agent that isn't online will be within a few seconds; nil: never.
+	// Expected tells that an agent that isn't online may be within a few seconds; nil: never.
 	Expected func(fleet.AgentID) bool
 	// Metrics counts calls and refusals; nil counts nothing.
 	Metrics *obs.Metrics
@@ -170,7 +170,7 @@ func (d *Dispatcher) begin(ctx context.Context, who fleet.Principal, req Request
 		return nil, nil, err
 	}
 	intent := t.freeze(who, req)
-	if caller, ok := d.route(ctx, t.agent); ok {
+	if caller, ok := d.reach(ctx, who, t.agent); ok {
 		intent.Boot = caller.Boot()
 	} else if req.QueueFor > 0 {
 		t.enqueue(&intent, req.QueueFor)

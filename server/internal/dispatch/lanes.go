@@ -18,8 +18,8 @@ const (
 	// them one principal may have.
 	maxWaiting = 2048
 	ownWaiting = 1536
-	// ownWaits is how many requests of one principal wait for calls that they haven't made, and
-	// maxWaits how many of all.
+	// ownWaits is how many requests of one principal wait for calls that they haven't made, or
+	// not yet, and maxWaits how many of all.
 	ownWaits = 1024
 	maxWaits = 4096
 	// maxOwn is how many open calls one principal may have on all agents, queued ones included.

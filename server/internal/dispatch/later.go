@@ -40,8 +40,9 @@ func (d *Dispatcher) Result(ctx context.Context, who fleet.Principal, id fleet.C
 // atOnce is a wait for nothing that isn't there already.
 const atOnce = time.Nanosecond
 
-// mayWait counts in a request that waits for a call which another request has made: that one
-// counts as the call itself. leave must be called, also after an error.
+// mayWait counts in a request that waits for a call which another request has made (that one
+// counts as the call itself), or for the agent of a call that isn't counted in yet. leave must
+// be called, also after an error.
 func (d *Dispatcher) mayWait(who fleet.Principal) (leave func(), err error) {
 	switch err := d.waits.Take(who.ID, 1); {
 	case errors.Is(err, limit.ErrOwn):
@@ -52,7 +53,7 @@ func (d *Dispatcher) mayWait(who fleet.Principal) (leave func(), err error) {
 	return func() { d.waits.Give(who.ID, 1) }, nil
 }
 
-// Waits is how many requests wait for a call that another request has made.
+// Waits is how many requests wait without a call of their own being open.
 func (d *Dispatcher) Waits() int64 { return d.waits.Held() }
 
 // How often a call that another replica has under way is looked at.

@@ -44,6 +44,7 @@ type Entry struct {
 type Registry struct {
 	mu      sync.RWMutex
 	entries map[fleet.AgentID]Entry
+	ends    Ends
 	watch   func(id fleet.AgentID, online bool)
 	drained bool
 }
@@ -90,19 +91,35 @@ func (r *Registry) Ready(id fleet.AgentID, epoch int64) bool {
 	return true
 }
 
-// Unregister ends the presence of exactly this epoch; false when another one is present.
-func (r *Registry) Unregister(id fleet.AgentID, epoch int64) bool {
+// Unregister ends the presence of exactly this epoch; false when another one is present. broke
+// tells that the agent may have another connection, or be about to: see BrokeOff.
+func (r *Registry) Unregister(id fleet.AgentID, epoch int64, broke bool) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	e, ok := r.entries[id]
 	if !ok || e.Epoch != epoch {
 		return false
 	}
+	if broke && e.ready {
+		r.ends.Note(id, time.Now())
+	}
 	delete(r.entries, id)
 	if e.ready {
 		r.watch(id, false)
 	}
 	return true
+}
+
+// BrokeOff tells that the agent's tunnel to this replica ended less than EndsFor ago, and not
+// because the agent said so or was shut out: its next one may be there and not be known yet.
+func (r *Registry) BrokeOff(id fleet.AgentID) bool {
+	r.mu.RLock()
+	e, here := r.entries[id]
+	r.mu.RUnlock()
+	if here && e.ready && !e.Session.Alive() {
+		return true // it's ending right now; why is known in a moment
+	}
+	return r.ends.Recent(id, time.Now())
 }
 
 // Lookup returns the agent's live tunnel, also before it's ready.

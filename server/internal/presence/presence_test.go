@@ -52,7 +52,7 @@ func TestEpochsDecide(t *testing.T) {
 	if _, ok := r.Register(entry(t, "web-01", 1, 5)); ok {
 		t.Error("an older epoch took over")
 	}
-	if r.Unregister("web-01", 5) {
+	if r.Unregister("web-01", 5, true) {
 		t.Error("a stale close ended the presence")
 	}
 	if c, ok := r.Route("web-01", 1); !ok || c != second.Session {
@@ -61,7 +61,7 @@ func TestEpochsDecide(t *testing.T) {
 	if online, since, epoch := r.State("web-01"); !online || epoch != 6 || !since.Equal(time.Unix(6, 0)) {
 		t.Errorf("%t %s %d", online, since, epoch)
 	}
-	if !r.Unregister("web-01", 6) || r.Len() != 0 {
+	if r.BrokeOff("web-01") || !r.Unregister("web-01", 6, true) || r.Len() != 0 {
 		t.Error("the present one's close")
 	}
 	if !slices.Equal(changes, []bool{true, false, true, false}) {
@@ -107,5 +107,49 @@ func TestCloseAgentAndDrain(t *testing.T) {
 	<-b.Session.(*mux.Session).Done()
 	if _, ok := r.Register(entry(t, "d", 1, 1)); ok {
 		t.Error("registered after the drain")
+	}
+}
+
+// TestBrokeOff: of an agent whose tunnel broke off it's known for a moment; of one that said
+// that it goes, or whose tunnel calls never went to, it isn't.
+func TestBrokeOff(t *testing.T) {
+	r := presence.New(nil)
+	for _, c := range []struct {
+		id           string
+		ready, broke bool
+	}{{"cut", true, true}, {"gone", true, false}, {"arriving", false, true}} {
+		e := entry(t, c.id, 1, 1)
+		r.Register(e)
+		if c.ready {
+			r.Ready(e.Agent, 1)
+		}
+		if r.BrokeOff(e.Agent) {
+			t.Errorf("%s: before its end", c.id)
+		}
+		e.Session.Close(0, "")
+		if r.BrokeOff(e.Agent) != c.ready {
+			t.Errorf("%s: between its end and its being noted", c.id)
+		}
+		r.Unregister(e.Agent, 1, c.broke)
+		if r.BrokeOff(e.Agent) != (c.ready && c.broke) {
+			t.Errorf("%s: after its end", c.id)
+		}
+	}
+}
+
+// TestEndsAreForgotten after their time, one by one.
+func TestEndsAreForgotten(t *testing.T) {
+	var e presence.Ends
+	now := time.Now()
+	later := now.Add(presence.EndsFor / 2)
+	e.Note("a", now)
+	e.Note("b", later)
+	end := now.Add(presence.EndsFor)
+	if !e.Recent("a", end.Add(-1)) || e.Recent("a", end) || !e.Recent("b", end) || e.Recent("c", now) {
+		t.Error("not for its time")
+	}
+	e.Note("a", end) // sweeps; b's time isn't over
+	if !e.Recent("a", end) || !e.Recent("b", end) {
+		t.Error("swept too early")
 	}
 }

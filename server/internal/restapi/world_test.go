@@ -37,6 +37,7 @@ type world struct {
 	tokens *authn.Service
 	enrol  *enroll.Service
 	hosts  *hosts
+	calls  *dispatch.Dispatcher
 	url    string
 }
 
@@ -44,6 +45,7 @@ type world struct {
 type hosts struct {
 	mu     sync.Mutex
 	online map[fleet.AgentID]bool
+	soon   bool     // those that aren't online are expected to be
 	ran    []string // tool and arguments, in order
 	// answer makes the response; nil: an empty success.
 	answer func(ctx context.Context, req *protocol.Request) *protocol.Response
@@ -55,6 +57,19 @@ func (h *hosts) Route(id fleet.AgentID, _ int64) (dispatch.Caller, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h, h.online[id]
+}
+
+func (h *hosts) expected(fleet.AgentID) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.soon
+}
+
+// set says whether an agent is online, and whether those that aren't are expected.
+func (h *hosts) set(id fleet.AgentID, online, soon bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.online[id], h.soon = online, soon
 }
 
 func (h *hosts) Boot() string { return "boot" }
@@ -100,12 +115,13 @@ func newWorld(t *testing.T, change func(*Config)) *world {
 	}
 	w.enrol = enroll.New(enroll.Config{Store: db, ServerKey: key})
 	d := dispatch.New(dispatch.Config{
-		Store: db, Router: w.hosts, Alive: func(string) bool { return true }, Log: log,
+		Store: db, Router: w.hosts, Alive: func(string) bool { return true }, Expected: w.hosts.expected, Log: log,
 		Online: func(id fleet.AgentID) (bool, time.Time) {
 			_, ok := w.hosts.Route(id, 1)
 			return ok, time.Time{}
 		},
 	})
+	w.calls = d
 	c := Config{Dispatch: d, PATs: w.tokens, Enrolment: w.enrol, Store: db, Bodies: edge.NewBodies(w.tokens.Alive), Version: "test", Log: log}
 	if change != nil {
 		change(&c)

@@ -265,7 +265,7 @@ func (s *Server) prepare(p *peer, conn *wsconn.Conn) {
 		KeepAlive: s.cfg.KeepAlive,
 		Version:   p.version,
 		Notify:    func(f any) { s.onFrame(p, f) },
-		Ended:     func(error) { s.cfg.Presence.Unregister(p.id, p.epoch) },
+		Ended:     func(err error) { s.cfg.Presence.Unregister(p.id, p.epoch, p.brokeOff(err)) },
 	})
 }
 

@@ -206,10 +206,10 @@ func TestLateCloseOfTheOldConnection(t *testing.T) {
 	if _, err := c.Call(t.Context(), newRequest("t", `{}`), mux.Exchange{}); err != nil {
 		t.Fatal(err)
 	}
-	if r.presence.Unregister("web-01", last.epoch-1) {
+	if r.presence.Unregister("web-01", last.epoch-1, true) {
 		t.Error("an old epoch ended the presence")
 	}
-	if !r.presence.Unregister("web-01", last.epoch) {
+	if !r.presence.Unregister("web-01", last.epoch, true) {
 		t.Error("the present epoch didn't")
 	}
 }

@@ -232,9 +232,27 @@ func (s *Server) runSession(p *peer) {
 		defer late.Stop()
 	}
 	err := p.session.Run(s.ctx)
-	s.cfg.Presence.Unregister(p.id, p.epoch)
+	s.cfg.Presence.Unregister(p.id, p.epoch, p.brokeOff(err))
 	s.touch(p.id)
 	s.ended(p, err)
+}
+
+// brokeOff tells of a session's end that the agent may have another connection, or be about
+// to: the line broke, or gave way to a newer one. Otherwise somebody decided it, or the agent
+// had been silent for long.
+func (p *peer) brokeOff(err error) bool {
+	var v *mux.Violation
+	var own *mux.ClosedError
+	var theirs *protocol.CloseError
+	switch {
+	case errors.As(err, &own):
+		return own.Code == protocol.CloseReplaced
+	case p.bye.Load():
+		return false
+	case errors.As(err, &v), errors.As(err, &theirs), errors.Is(err, mux.ErrDead), errors.Is(err, mux.ErrSlow):
+		return false
+	}
+	return true
 }
 
 func (s *Server) ended(p *peer, err error) {
