@@ -73,23 +73,31 @@ func postgresPrograms() string {
 	return filepath.Dir(found[len(found)-1])
 }
 
-// FreeAddress is a port of loopback that nobody listens on now, and that no connection gets
-// as its own: a server that's started again there later finds it free.
+// FreeAddress is a port of loopback that nobody listens on now, that no connection gets as its
+// own, and that no other test gets while this one lasts, in any process: a server that's
+// started again there later finds it free.
 func FreeAddress(t testing.TB) string {
 	t.Helper()
 	const lowest, first = 15_000, 32_768 // systems give connections ports from here on
 	built.mu.Lock()
 	defer built.mu.Unlock()
-	for range 100 {
+	for range first - lowest {
 		if built.port == 0 {
 			built.port = rand.IntN(first - lowest)
 		}
 		built.port = (built.port + 1) % (first - lowest) // not one that another test was just given
-		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", lowest+built.port))
-		if err == nil {
-			defer func() { _ = l.Close() }()
-			return l.Addr().String()
+		port := lowest + built.port
+		if !claim(port) {
+			continue
 		}
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err != nil {
+			disclaim(port)
+			continue
+		}
+		defer func() { _ = l.Close() }()
+		t.Cleanup(func() { disclaim(port) })
+		return l.Addr().String()
 	}
 	t.Fatal("no port is free")
 	return ""
