@@ -1,0 +1,88 @@
+//go:build unix
+
+package e2e
+
+import (
+	"database/sql"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/drover-fleet/drover/tests/harness"
+)
+
+// TestARestoredDataFolder: what docs/deploy.md says of a database that is put back, for a
+// server with a data folder: a copy made while it ran takes drover.db's place. The agent
+// connects and is called; what came after the copy is unknown, and what the copy has as open
+// is asked for.
+func TestARestoredDataFolder(t *testing.T) {
+	t.Parallel()
+	data := t.TempDir()
+	d := harness.Launch(t, harness.Build(t, ""), harness.LaunchOptions{Engine: harness.SQLite, Data: data})
+	d.Host("web-01")
+	_, kept := d.REST(d.Admin).Call("web-01", "shell_exec", map[string]any{"command": "echo kept"})
+	open := newHeld(t)
+	under := begin(t, &d.Client, "web-01", open.args()) // the copy has its intent alone
+	open.begun(t)
+	backup := filepath.Join(t.TempDir(), "drover.db")
+	copyDatabase(t, filepath.Join(data, "drover.db"), backup)
+
+	key := func(command string) (res harness.CallResult) {
+		d.REST(d.Admin).JSON("POST", "/api/v1/calls", map[string]any{"agent_id": "web-01", "tool": "shell_exec", "args": map[string]any{"command": command}, "idempotency_key": "one"}, &res)
+		return res
+	}
+	d.Server.Kill()
+	d.Serve(addr(d))
+	works(t, d, "web-01")
+	lost, newest := key("echo lost"), epoch(t, d)
+	if lost.State != "succeeded" {
+		t.Fatalf("%s %+v", lost.State, lost.Error)
+	}
+	d.Server.Stop()
+	for _, name := range []string{"drover.db-wal", "drover.db-shm"} {
+		if _, err := os.Stat(filepath.Join(data, name)); err == nil {
+			t.Errorf("%s is left beside the database of a stopped server", name)
+		}
+	}
+	if err := os.Rename(backup, filepath.Join(data, "drover.db")); err != nil {
+		t.Fatal(err)
+	}
+
+	d.Serve(addr(d))
+	d.WaitState("web-01", "online")
+	works(t, d, "web-01")
+	if status, body := d.REST(d.Admin).Do("GET", "/api/v1/calls/"+lost.CallID, ""); status != 404 {
+		t.Errorf("a call from after the copy: HTTP %d %s", status, body)
+	}
+	if res := await(t, &d.Client, kept.CallID); res.Stdout() != "kept\n" {
+		t.Errorf("a call from before it: %s %s", res.State, res.Result)
+	}
+	open.release(t)
+	open.ended(t, await(t, &d.Client, under))
+	if res := key("echo anew"); res.State != "succeeded" || res.Stdout() != "anew\n" || res.CallID == lost.CallID {
+		t.Errorf("a key that the copy doesn't have: %s %s %+v", res.State, res.Result, res.Error)
+	}
+	if n := epoch(t, d); n <= newest {
+		t.Errorf("the agent's connection has the number %d, and it had %d", n, newest)
+	}
+	if strings.Contains(string(d.Server.Log()), "quarantined") {
+		t.Error("the agent was quarantined")
+	}
+	oneEach(t, d)
+}
+
+// copyDatabase makes a copy of a SQLite database that is in use.
+func copyDatabase(t *testing.T, from, to string) {
+	t.Helper()
+	db, err := sql.Open("sqlite", from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.Exec(`VACUUM INTO ?`, to); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
