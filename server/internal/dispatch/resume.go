@@ -134,9 +134,9 @@ func (d *Dispatcher) askAgain(f *flight) (*protocol.Response, error) {
 			f.tell(fmt.Sprintf("%s; %s is told as soon as it's back", context.Cause(f.ctx), agent.ID))
 		case <-end.C:
 			if back {
-				return nil, f.unknown("agent_silent", "the connection to %s ended after the request was sent; the agent was connected again, but did not say within %s what became of it", agent.ID, wait.Round(time.Second))
+				return nil, f.unknown("agent_silent", "%s; the agent was connected again, but did not say within %s what became of it", f.brokeOff(), wait.Round(time.Second))
 			}
-			return nil, f.unknown("agent_away", "the connection to %s ended after the request was sent, and the agent did not come back within %s", agent.ID, wait.Round(time.Second))
+			return nil, f.unknown("agent_away", "%s, and the agent did not come back within %s", f.brokeOff(), wait.Round(time.Second))
 		case <-d.closing:
 			return nil, errAbandoned
 		}
@@ -153,7 +153,7 @@ func (d *Dispatcher) moved(agent *fleet.Agent) bool {
 // be one. settled is false when nothing was learnt that ends it.
 func (d *Dispatcher) ask(f *flight, caller Caller) (resp *protocol.Response, err error, settled bool) {
 	if caller.Version() < 2 {
-		return nil, f.unknown("agent_old", "the connection to %s ended after the request was sent, and its agent is too old to tell what became of it; update the agent", f.target.agent.ID), true
+		return nil, f.unknown("agent_old", "%s, and its agent is too old to tell what became of it; update the agent", f.brokeOff()), true
 	}
 	end := f.deadline
 	if least := time.Now().Add(askFor); end.Before(least) {
@@ -189,10 +189,19 @@ func (f *flight) fated(fate mux.Fate) error {
 	case fate.State == protocol.FateUnseen && f.boot != "" && fate.Boot == f.boot:
 		return fleet.Errorf(protocol.CodeNotStarted, "the connection to %s ended before the agent began this; nothing ran; it's safe to call again", id)
 	case fate.State == protocol.FateUnseen:
-		return f.unknown("journal_gone", "the connection to %s ended after the request was sent, and the agent's journal doesn't reach back to it", id)
+		return f.unknown("journal_gone", "%s, and the agent's journal doesn't prove that it never began", f.brokeOff())
 	default:
 		return f.unknown("agent_restarted", "the connection to %s ended while this ran, and the agent has no result of it", id)
 	}
+}
+
+// brokeOff says what is known of a request whose connection, or server, is gone. A server that
+// ends between the intent and the sending leaves no word of whether it was sent.
+func (f *flight) brokeOff() string {
+	if f.adopted && !f.queued() {
+		return fmt.Sprintf("the server that had this call for %s ended, perhaps before the request was sent", f.target.agent.ID)
+	}
+	return fmt.Sprintf("the connection to %s ended after the request was sent", f.target.agent.ID)
 }
 
 // unknown is an outcome_unknown with what is known.

@@ -17,40 +17,15 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
+
+	"github.com/drover-fleet/drover/server/internal/store/pgconf"
 )
 
 type pgDialect struct{ cfg *pgx.ConnConfig }
 
-// newPostgres reads the URL. Commits wait for the log's flush whatever the URL, the role
-// or the database have set.
 func newPostgres(dsn string) (*pgDialect, error) {
-	cfg, err := pgx.ParseConfig(dsn)
-	if err != nil {
-		return nil, errors.New("the database URL isn't one: postgres://user:password@host:5432/database") // err may quote the password
-	}
-	cfg.RuntimeParams["synchronous_commit"] = "on"
-	cfg.RuntimeParams["default_transaction_isolation"] = "read committed"
-	if cfg.RuntimeParams["application_name"] == "" {
-		cfg.RuntimeParams["application_name"] = "drover"
-	}
-	if cfg.ConnectTimeout == 0 {
-		cfg.ConnectTimeout = 5 * time.Second
-	}
-	plainOnLoopback(cfg)
-	return &pgDialect{cfg: cfg}, nil
-}
-
-// plainOnLoopback tries without TLS first where TLS isn't asked for (sslmode=prefer, the
-// default) and the server is this host's own: nobody is in between who could listen, and each
-// message is encrypted and decrypted for nothing.
-func plainOnLoopback(cfg *pgx.ConnConfig) {
-	ip := net.ParseIP(cfg.Host)
-	if cfg.Host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-		return
-	}
-	if f := cfg.Fallbacks; cfg.TLSConfig != nil && len(f) == 1 && f[0].TLSConfig == nil && f[0].Host == cfg.Host && f[0].Port == cfg.Port {
-		cfg.TLSConfig, f[0].TLSConfig = nil, cfg.TLSConfig
-	}
+	cfg, err := pgconf.Parse(dsn)
+	return &pgDialect{cfg: cfg}, err
 }
 
 func (*pgDialect) name() string         { return "postgres" }
@@ -60,12 +35,7 @@ func (d *pgDialect) hint() string {
 }
 
 func (d *pgDialect) open() (read, write *sql.DB, err error) {
-	read, write = stdlib.OpenDB(*d.cfg), stdlib.OpenDB(*d.cfg)
-	for _, db := range []*sql.DB{read, write} {
-		db.SetMaxOpenConns(8)
-		db.SetMaxIdleConns(4)
-	}
-	return read, write, nil
+	return pgconf.Pool(d.cfg), pgconf.Pool(d.cfg), nil
 }
 
 func (*pgDialect) check(ctx context.Context, write *sql.DB, log *slog.Logger) error {

@@ -14,7 +14,9 @@ import (
 	"github.com/google/uuid"
 	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
 
+	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/server/internal/enroll"
+	"github.com/drover-fleet/drover/server/internal/fleet"
 	"github.com/drover-fleet/drover/server/internal/store"
 	"github.com/drover-fleet/drover/server/internal/store/storetest"
 	"github.com/drover-fleet/drover/server/internal/tunnel"
@@ -169,6 +171,54 @@ func TestPlainOnLoopback(t *testing.T) {
 		}
 		if err := db.Close(); err != nil {
 			t.Error(err)
+		}
+	}
+}
+
+// TestReadOnlyForAWhile: when Postgres takes writes again, as after maintenance or a failover,
+// the server does too, though its connections were made while it didn't.
+func TestReadOnlyForAWhile(t *testing.T) {
+	requirePostgres(t)
+	cfg := postgresConfig(t)
+	admin, err := sql.Open("pgx", postgresURL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, role := context.Background(), "drover_"+strings.ReplaceAll(uuid.NewString(), "-", "")
+	do := func(query string) {
+		t.Helper()
+		if _, err := admin.ExecContext(ctx, query); err != nil {
+			t.Error(err)
+		}
+	}
+	do("CREATE ROLE " + role + " LOGIN SUPERUSER PASSWORD '" + role + "'")
+	t.Cleanup(func() {
+		do("DROP OWNED BY " + role)
+		do("DROP ROLE " + role)
+		if err := admin.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	u, err := url.Parse(cfg.DatabaseURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.User = url.UserPassword(role, role)
+	cfg.DatabaseURL = u.String()
+	db := openConfig(t, cfg)
+	record := func() error { _, err := db.RecordIntent(ctx, newIntent()); return err }
+	if err := record(); err != nil {
+		t.Fatal(err)
+	}
+	do("ALTER ROLE " + role + " SET default_transaction_read_only = on")
+	do("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '" + role + "'")
+	if err := record(); fleet.AsError(err).Code != protocol.CodeUnavailable {
+		t.Errorf("recorded in a database that takes no writes: %v", err)
+	}
+	do("ALTER ROLE " + role + " RESET default_transaction_read_only")
+	for range 20 { // every connection of the pools
+		if err := record(); err != nil {
+			t.Fatal("the database takes writes again:", err)
 		}
 	}
 }
