@@ -107,7 +107,7 @@ func (s *stream) take() captured {
 	s.done = true
 	c := captured{head: s.head, total: s.total}
 	c.tail = append(append(make([]byte, 0, len(s.tail)), s.tail[s.at:]...), s.tail[:s.at]...)
-	s.head, s.tail = nil, nil
+	s.head, s.tail, s.at = nil, nil, 0
 	if c.whole = c.total == int64(len(c.head)+len(c.tail)); c.whole {
 		c.head, c.tail = append(c.head, c.tail...), nil
 	}

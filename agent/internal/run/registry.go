@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"reflect"
+	"runtime/debug"
 	"slices"
 	"sync/atomic"
 
@@ -41,8 +42,15 @@ func (c *Call) Started(pid int) {
 	}
 }
 
-// line is the latest line of output.
-func (c *Call) line() string {
+// line is the latest line of output. A panic there costs the line, and not the agent with all
+// that it runs.
+func (c *Call) line() (line string) {
+	defer func() {
+		if p := recover(); p != nil {
+			c.flight.log.Error("the latest line of output can't be told", "panic", p, "stack", string(debug.Stack()))
+			line = ""
+		}
+	}()
 	if fn := c.latest.Load(); fn != nil {
 		return (*fn)()
 	}

@@ -374,6 +374,23 @@ func TestProgressTellsTheLatestLineEveryFewSeconds(t *testing.T) {
 	})
 }
 
+// TestAPanicOverTheLatestLine costs the line, and neither the call nor the agent.
+func TestAPanicOverTheLatestLine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(func(_ context.Context, c *run.Call, _ capability.ShellExecIn) (capability.ProcessOut, error) {
+			c.Latest(func() string { panic("no line") })
+			time.Sleep(12 * time.Second)
+			return capability.ProcessOut{Stdout: "done"}, nil
+		})
+		var got []string
+		r := f.request("one")
+		r.Progress = true
+		if resp := f.Handle(t.Context(), r, mux.Detached(func(m string) { got = append(got, m) })); resp.Error != nil || len(got) != 2 || got[0] != "" {
+			t.Errorf("%+v, progress %q", resp, got)
+		}
+	})
+}
+
 func TestShutdownEndsCallsAndRefusesNewOnes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(func(ctx context.Context, _ *run.Call, _ capability.ShellExecIn) (capability.ProcessOut, error) {
