@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -52,10 +51,10 @@ instead, on the server, and never runs after that time: drover call prints how t
 for it and ends with 75. A host that is online runs it at once.
 
 Exit code: the command's own; 128+n when signal n ended it; 75 when the call is queued,
-not run (standard error: drover: queued: …); 255 when Drover couldn't (drover: CODE: what
-happened). Of a command's own 75 or 255 the last line there is drover: the command itself
-exited with …; for programs, --json tells them apart by state. Ctrl-C cancels the call
-on the host and says how it ended.`,
+not run (standard error: drover: queued: …); 255 when Drover couldn't (drover: CODE: …;
+after outcome_unknown it may have run, and what to ask is said). Of a command's own 75 or
+255 the last line there is drover: the command itself exited with …; for programs, --json
+tells them apart by state. Ctrl-C cancels the call on the host and says how it ended.`,
 		Example: `  export DROVER_URL=https://drover.example.org DROVER_PAT=drv_pat_…
   drover call --agent web-01 shell_exec command='systemctl is-active nginx'
   drover call --agent web-01 shell_exec argv=ls argv=-l argv="/srv/a b" timeout_seconds=5
@@ -167,89 +166,73 @@ func toolSchema(ctx context.Context, api *client, tool string) (schema, error) {
 const (
 	firstWait  = 1                // seconds: short, so that the call's id is known soon
 	pollWait   = 50               // seconds
-	retries    = 30               // of a request whose connection was lost
-	retryPause = time.Second      // between them
 	cancelWait = 40 * time.Second // for a cancelled call's end
 )
 
-// follow starts the call and waits for its end, unless it's queued. A request whose connection is lost is
-// repeated: its key makes it the same call. When ctx ends, the call is cancelled.
+// follow starts the call and waits for its end, unless it's queued. A request that may have
+// reached a server is repeated: its key makes it the same call. When ctx ends, the call is
+// cancelled.
 func (a *app) follow(ctx context.Context, api *client, req restapi.CallRequest) (*restapi.Call, error) {
 	req.WaitSeconds = firstWait
 	// The first request isn't given up with ctx: what it started must be known to be ended.
 	start := context.WithoutCancel(ctx)
 	var c restapi.Call
-	tried := false
-	err := persist(ctx, false, func() error {
-		err := api.do(start, http.MethodPost, "/calls", req, &c)
-		tried = tried || !errors.Is(err, errDial)
-		return err
-	})
-	if err != nil && tried {
-		return nil, unknown(err, "")
-	}
-	if err != nil {
+	begun, err := persist(ctx, false, func() error { return api.do(start, http.MethodPost, "/calls", req, &c) })
+	switch {
+	case err == nil:
+	case begun && fleet.AsError(err).Code != protocol.CodeConflict: // that one says that the key is another call's
+		return nil, fleet.Wrap(protocol.CodeOutcomeUnknown, err, "the call may have run: a server was asked to start it, and what came of it isn't known (%s). The same command with --idempotency-key %s tells how it went, or runs it if it never began: nothing runs twice",
+			text.Line(err.Error(), 500), text.Quote(*req.IdempotencyKey, 128))
+	default:
 		return nil, err
 	}
-	id := c.CallID
-	path := "/calls/" + url.PathEscape(c.CallID)
+	id, key := c.CallID, *req.IdempotencyKey
+	path := "/calls/" + url.PathEscape(id)
 	for waits := fleet.State(c.State); !waits.Final() && !queued(&c); waits = fleet.State(c.State) {
-		err := persist(ctx, true, func() error {
+		wait := pollWait
+		_, err := persist(ctx, true, func() error {
 			c = restapi.Call{State: string(fleet.Dispatched)}
-			return api.do(ctx, http.MethodGet, fmt.Sprintf("%s?wait_seconds=%d", path, pollWait), nil, &c)
+			err := api.do(ctx, http.MethodGet, fmt.Sprintf("%s?wait_seconds=%d", path, wait), nil, &c)
+			wait = 0 // what is on the way may not have the patience, or the server no place for one who waits
+			return err
 		})
 		if ctx.Err() != nil && (err != nil || !fleet.State(c.State).Final()) {
-			return a.cancel(api, path, id)
+			return a.cancel(api, id, key)
 		}
 		if err != nil {
-			return nil, unknown(err, id)
+			return nil, unknown(err, id, key, "began, and how it ended can't be asked")
 		}
 	}
 	return &c, nil
 }
 
 // cancel ends the call on the host and tells how it ended.
-func (a *app) cancel(api *client, path, id string) (*restapi.Call, error) {
+func (a *app) cancel(api *client, id, key string) (*restapi.Call, error) {
 	a.say("drover: cancelling the call; interrupt again to stop waiting for it")
-	ctx, stop := context.WithTimeout(context.Background(), cancelWait)
+	ctx, stop := context.WithTimeoutCause(context.Background(), cancelWait, fmt.Errorf("no answer within %s", cancelWait))
 	defer stop()
 	var c restapi.Call
-	if err := api.do(ctx, http.MethodPost, path+"/cancel", nil, &c); err != nil {
-		return nil, unknown(err, id)
+	_, err := persist(ctx, true, func() error {
+		c = restapi.Call{}
+		return api.do(ctx, http.MethodPost, "/calls/"+url.PathEscape(id)+"/cancel", nil, &c)
+	})
+	if err != nil {
+		return nil, unknown(err, id, key, "was to be cancelled, and no server has confirmed it")
 	}
 	if !fleet.State(c.State).Final() {
-		return nil, fleet.Errorf(protocol.CodeOutcomeUnknown, "the call %s didn't end yet; ask again with: GET %s%s", c.CallID, restapi.Prefix, path)
+		return nil, unknown(nil, id, key, "was to be cancelled, and didn't end yet")
 	}
 	return &c, nil
 }
 
-// persist repeats a request whose connection was lost, as long as ctx lasts. Once the call
-// is begun, or one try may have reached the server, a server that doesn't answer is waited
-// for, too: what was begun has an end, and it isn't "nothing happened".
-func persist(ctx context.Context, begun bool, request func() error) error {
-	sent := begun
-	for n := 0; ; n++ {
-		err := request()
-		sent = sent || errors.Is(err, errCut)
-		again := sent && (errors.Is(err, errCut) || errors.Is(err, errDial))
-		if !again {
-			return err
-		}
-		if n == retries || pause(ctx, retryPause) != nil {
-			return err
-		}
+// unknown words the end of waiting for a call that was begun: it tells how to ask later.
+func unknown(err error, id, key, what string) error {
+	why := ""
+	if err != nil {
+		why = " (" + text.Line(err.Error(), 500) + ")"
 	}
-}
-
-// unknown words the end of waiting for a call that may run: id is "" when it never came.
-func unknown(err error, id string) error {
-	if !errors.Is(err, errCut) && !errors.Is(err, errDial) {
-		return err
-	}
-	if id == "" {
-		return fleet.Wrap(protocol.CodeOutcomeUnknown, err, "the server was asked to start the call and then didn't answer any more: it may have run. Look with drover audit list, or on the host, before calling again")
-	}
-	return fleet.Wrap(protocol.CodeOutcomeUnknown, err, "the server doesn't answer any more: the call %s may run on, or have ended. Ask later: drover audit list, or GET %s/calls/%s", id, restapi.Prefix, id)
+	return fleet.Wrap(protocol.CodeOutcomeUnknown, err, "the call %s %s%s. Ask later: the same command with --idempotency-key %s tells how it went, and runs nothing twice; or GET %s/calls/%s, or drover audit list --call-id %s",
+		id, what, why, text.Quote(key, 128), restapi.Prefix, url.PathEscape(id), id)
 }
 
 // processResult is the part of a command tool's result that the CLI shows.

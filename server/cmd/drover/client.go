@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-	"time"
 
 	"github.com/go-json-experiment/json"
 
@@ -114,13 +113,6 @@ func (c *client) request(ctx context.Context, method, path string, body io.Reade
 	return req, nil
 }
 
-// errCut marks failures after which the server may have taken the request, errDial those
-// before anything was sent.
-var (
-	errCut  = errors.New("the connection to the server was lost")
-	errDial = errors.New("no server answers")
-)
-
 func (c *client) unreachable(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -141,25 +133,4 @@ func unwrapURL(err error) error {
 		return ue.Err
 	}
 	return err
-}
-
-// problem reads an error answer.
-func problem(resp *http.Response, b []byte) error {
-	var p restapi.Problem
-	if err := json.Unmarshal(b, &p); err != nil || p.Error.Code == "" {
-		return fleet.Errorf(protocol.CodeUnavailable, "HTTP %d, not from a Drover server; is the URL right, and what is between?", resp.StatusCode)
-	}
-	return &fleet.Error{Code: protocol.Code(p.Error.Code), Reason: p.Error.Reason, Message: p.Error.Message}
-}
-
-// pause waits, unless ctx ends first.
-func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }

@@ -232,7 +232,7 @@ func (t *transfer) persist(ctx context.Context, try func(retry bool) error) erro
 		before := t.meter.moved()
 		err := try(n > 0)
 		contact = contact || !errors.Is(err, errDial)
-		if err == nil || !t.o.resume || !contact || !passing(err) || ctx.Err() != nil {
+		if err == nil || !t.o.resume || !contact || !goesOn(err) || ctx.Err() != nil {
 			return err
 		}
 		if fleet.AsError(err).Code == protocol.CodeOffline && n == 0 && !t.met {
@@ -244,7 +244,7 @@ func (t *transfer) persist(ctx context.Context, try func(retry bool) error) erro
 		if failed >= cpTries {
 			return err
 		}
-		wait := min(cpPause, time.Second<<(failed-1))
+		wait := pauseAfter(err, min(cpPause, time.Second<<(failed-1)))
 		t.meter.clear()
 		t.app.say("drover: %s; going on in %s", text.Line(err.Error(), 300), wait)
 		if err := pause(ctx, wait); err != nil {
@@ -253,20 +253,17 @@ func (t *transfer) persist(ctx context.Context, try func(retry bool) error) erro
 	}
 }
 
-// passing tells whether an error may be gone at the next try.
-func passing(err error) bool {
-	if errors.Is(err, errCut) || errors.Is(err, errDial) {
+// goesOn tells whether a copy may go on after an error.
+func goesOn(err error) bool {
+	if passing(err) {
 		return true
 	}
 	fe, ok := errors.AsType[*fleet.Error](err)
-	if !ok {
-		return false
-	}
-	if fe.Reason == "contradiction" { // a host that says what can't be won't do better
+	if !ok || fe.Reason == "contradiction" { // a host that says what can't be won't do better
 		return false
 	}
 	switch fe.Code {
-	case protocol.CodeOffline, protocol.CodeUnavailable, protocol.CodeNotStarted, protocol.CodeOutcomeUnknown, protocol.CodeRateLimited:
+	case protocol.CodeOffline, protocol.CodeNotStarted, protocol.CodeOutcomeUnknown:
 		return true
 	}
 	switch fe.Reason {
