@@ -195,7 +195,7 @@ label is a right: it comes from operators alone, never from a host.`,
 			change.Labels = merged(now.Labels, set, unset)
 		}
 		var g restapi.AgentInfo
-		if err := api.do(ctx, http.MethodPatch, path, change, &g); err != nil {
+		if err := api.change(ctx, http.MethodPatch, path, change, &g); err != nil {
 			return err
 		}
 		return a.printAgent(c, g)
@@ -227,7 +227,7 @@ this needs --url.`,
 	}
 	return a.manage(cmd, func(ctx context.Context, c *command, api *client, args []string) error {
 		var p restapi.Purged
-		if err := api.do(ctx, http.MethodPost, "/agents/"+url.PathEscape(args[0])+"/purge", nil, &p); err != nil {
+		if err := api.change(ctx, http.MethodPost, "/agents/"+url.PathEscape(args[0])+"/purge", nil, &p); err != nil {
 			return err
 		}
 		if c.json {
@@ -273,7 +273,7 @@ error is no terminal, it never asks.`,
 				return err
 			}
 		}
-		if err := api.do(ctx, http.MethodDelete, "/agents/"+url.PathEscape(args[0]), nil, nil); err != nil {
+		if err := api.change(ctx, http.MethodDelete, "/agents/"+url.PathEscape(args[0]), nil, nil); err != nil {
 			return err
 		}
 		return a.done(c, "removed "+args[0])

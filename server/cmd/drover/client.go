@@ -100,6 +100,16 @@ func (c *client) do(ctx context.Context, method, path string, in, out any) error
 	return nil
 }
 
+// change is do for a request that changes something, once. One that a server may have heard isn't
+// said to have done nothing.
+func (c *client) change(ctx context.Context, method, path string, in, out any) error {
+	err := c.do(ctx, method, path, in, out)
+	if !reached(err) {
+		return err
+	}
+	return fleet.Wrap(protocol.CodeOutcomeUnknown, err, "it may have been done all the same, so look before you repeat it: %s", fleet.AsError(err).Message)
+}
+
 // request makes a request of the API with the client's credential.
 func (c *client) request(ctx context.Context, method, path string, body io.Reader) (*http.Request, error) {
 	req, err := http.NewRequestWithContext(ctx, method, c.base+restapi.Prefix+path, body)

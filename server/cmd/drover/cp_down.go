@@ -198,12 +198,14 @@ func (r *receiving) try(ctx context.Context) error {
 	case errors.As(err, &le):
 		r.drop() // a full disk is to be free again
 		return localError(le.err)
-	case err != nil:
-		return r.api.unreachable(ctx, err)
-	case r.at != r.size:
-		return r.api.unreachable(ctx, io.ErrUnexpectedEOF)
+	case err == nil && r.at == r.size:
+		return nil
+	case err == nil:
+		err = io.ErrUnexpectedEOF
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
 	}
-	return nil
+	return fleet.Wrap(protocol.CodeUnavailable, errors.Join(errCut, err), "the transfer broke off after %d bytes (%v): the host, the server or the way to it ended it, and the record of the call %s may say why (drover audit list --call-id %s)", r.at, err, r.callID, r.callID)
 }
 
 // local marks failures of the local side.

@@ -35,6 +35,8 @@ type sending struct {
 	sum  string // of the file
 	id   string
 	at   int64 // what the host had when the last try began
+
+	unsure bool // the last body that was sent may have become the file
 }
 
 // upload copies to the agent.
@@ -71,7 +73,7 @@ func (t *transfer) upload(ctx context.Context) (*copied, error) {
 	})
 	if err != nil {
 		t.meter.clear()
-		return nil, s.hinted(err)
+		return nil, s.worded(err)
 	}
 	return s.verdict(c, s.sum)
 }
@@ -171,6 +173,7 @@ func (s *sending) try(ctx context.Context, retry bool) (*restapi.Call, error) {
 			return c, nil
 		}
 		if !out.Complete {
+			s.unsure = false
 			s.at = max(0, min(out.Received, s.size-1)) // a part to send has a byte at least
 		}
 	}
@@ -201,6 +204,12 @@ func uploadOut(c *restapi.Call) (*capability.FSUploadOut, error) {
 
 // put sends the body; size is -1 when it isn't known.
 func (s *sending) put(ctx context.Context, body io.Reader, size int64) (*restapi.Call, error) {
+	c, err := s.putOnce(ctx, body, size)
+	s.unsure = reached(err)
+	return c, err
+}
+
+func (s *sending) putOnce(ctx context.Context, body io.Reader, size int64) (*restapi.Call, error) {
 	req, err := s.api.request(ctx, http.MethodPut, s.url(s.query()), io.NopCloser(body))
 	if err != nil {
 		return nil, err
@@ -242,15 +251,24 @@ func (s *sending) pour(ctx context.Context) (*copied, error) {
 	c, err := s.put(ctx, io.TeeReader(from, io.MultiWriter(h, s.meter)), -1)
 	if err != nil {
 		s.meter.clear()
-		return nil, s.hinted(err)
+		return nil, s.worded(err)
 	}
 	return s.verdict(c, hex.EncodeToString(h.Sum(nil)))
 }
 
-// hinted adds to a host's error what this command has for it.
-func (s *sending) hinted(err error) error {
+// worded adds to an error what this command knows of it.
+func (s *sending) worded(err error) error {
 	fe, ok := errors.AsType[*fleet.Error](err)
-	if !ok || fe.Reason != protocol.ReasonENOENT || s.o.mkdir {
+	switch {
+	case !ok:
+		return err
+	case s.unsure:
+		how := "look there (fs_stat), or copy it again"
+		if s.id != "" {
+			how = "the same command looks, and sends what isn't there"
+		}
+		return fleet.Wrap(protocol.CodeOutcomeUnknown, err, "%s may have got the whole file; %s: %s", s.agent, how, fe.Message)
+	case fe.Reason != protocol.ReasonENOENT || s.o.mkdir:
 		return err
 	}
 	hint := *fe

@@ -158,7 +158,7 @@ func (d *dev) token(ctx context.Context, api *client) (string, error) {
 	var pat restapi.NewPAT
 	all := restapi.Grant{Agents: restapi.Agents{All: true}, Tools: restapi.Tools{All: true}}
 	req := restapi.PATRequest{Name: "dev", Admin: true, Grant: all}
-	if err := api.do(ctx, http.MethodPost, "/pats", req, &pat); err != nil {
+	if err := api.change(ctx, http.MethodPost, "/pats", req, &pat); err != nil {
 		return "", err
 	}
 	return pat.Token, writePrivate(file, pat.Token+"\n")
@@ -191,7 +191,7 @@ func (d *dev) agent(ctx context.Context, api *client) (id, enrolment string, err
 	var e restapi.NewEnrolment
 	wanted := id
 	for n := 2; ; n++ {
-		err = api.do(ctx, http.MethodPost, "/enrolments", restapi.EnrolmentRequest{AgentID: id, TTLSeconds: 3600, Replace: exists}, &e)
+		err = api.change(ctx, http.MethodPost, "/enrolments", restapi.EnrolmentRequest{AgentID: id, TTLSeconds: 3600, Replace: exists}, &e)
 		if fleet.AsError(err).Code != "conflict" || n > 9 {
 			break
 		}

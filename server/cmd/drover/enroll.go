@@ -62,7 +62,7 @@ token for it. Its labels stay, unless --label gives some: then it has those alon
 		}
 		var e restapi.NewEnrolment
 		req := restapi.EnrolmentRequest{AgentID: id, Labels: set, TTLSeconds: int64(life.Seconds()), Replace: replace}
-		if err := api.do(ctx, http.MethodPost, "/enrolments", req, &e); err != nil {
+		if err := api.change(ctx, http.MethodPost, "/enrolments", req, &e); err != nil {
 			return err
 		}
 		if c.json {
@@ -122,7 +122,7 @@ func (a *app) enrollRevoke() *cobra.Command {
 		Example: "  drover enroll revoke AZ9q0m3Xf1uKc7yW2b5e8g",
 	}
 	return a.manage(cmd, func(ctx context.Context, c *command, api *client, args []string) error {
-		if err := api.do(ctx, http.MethodDelete, "/enrolments/"+url.PathEscape(args[0]), nil, nil); err != nil {
+		if err := api.change(ctx, http.MethodDelete, "/enrolments/"+url.PathEscape(args[0]), nil, nil); err != nil {
 			return err
 		}
 		return a.done(c, "revoked "+text.Line(args[0], 64))

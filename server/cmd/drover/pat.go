@@ -57,7 +57,7 @@ everybody's calls. It adds no tools.`,
 		}
 		req.Admin = admin
 		var pat restapi.NewPAT
-		if err := api.do(ctx, http.MethodPost, "/pats", req, &pat); err != nil {
+		if err := api.change(ctx, http.MethodPost, "/pats", req, &pat); err != nil {
 			return err
 		}
 		a.warnOfNone(ctx, api, req.Grant.Agents.IDs)
@@ -159,7 +159,7 @@ func (a *app) patRevoke() *cobra.Command {
 		Example: "  drover pat revoke 7f3a9c41",
 	}
 	return a.manage(cmd, func(ctx context.Context, c *command, api *client, args []string) error {
-		if err := api.do(ctx, http.MethodDelete, "/pats/"+url.PathEscape(args[0]), nil, nil); err != nil {
+		if err := api.change(ctx, http.MethodDelete, "/pats/"+url.PathEscape(args[0]), nil, nil); err != nil {
 			return err
 		}
 		return a.done(c, "revoked "+args[0])

@@ -1,17 +1,20 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -21,11 +24,14 @@ import (
 	"github.com/drover-fleet/drover/tests/harness"
 )
 
-// Requests of a call, as a front sees them.
+// Requests, as a front sees them.
 const (
 	starts  = "start"
 	polls   = "poll"
 	cancels = "cancel"
+	puts    = "put"
+	gets    = "get"
+	tokens  = "token"
 )
 
 // whichOf names a request's kind.
@@ -37,6 +43,12 @@ func whichOf(r *http.Request) string {
 		return cancels
 	case r.Method == http.MethodGet && strings.Contains(r.URL.Path, "/calls/"):
 		return polls
+	case strings.HasSuffix(r.URL.Path, "/files") && r.Method == http.MethodPut:
+		return puts
+	case strings.HasSuffix(r.URL.Path, "/files") && r.Method == http.MethodGet:
+		return gets
+	case strings.HasSuffix(r.URL.Path, "/pats") && r.Method == http.MethodPost:
+		return tokens
 	}
 	return ""
 }
@@ -46,6 +58,7 @@ type spoilt struct {
 	status int
 	body   string
 	after  bool // the server has the request, and its answer is lost
+	half   bool // half of its answer comes
 }
 
 var (
@@ -66,7 +79,7 @@ func putInFront(t *testing.T, server string, spoil map[string][]spoilt) *inFront
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &inFront{seen: map[string]*atomic.Int32{"": {}, starts: {}, polls: {}, cancels: {}}}
+	f := &inFront{seen: map[string]*atomic.Int32{"": {}, starts: {}, polls: {}, cancels: {}, puts: {}, gets: {}, tokens: {}}}
 	proxy := httputil.NewSingleHostReverseProxy(target)
 	proxy.ErrorLog = log.New(io.Discard, "", 0)
 	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -77,8 +90,15 @@ func putInFront(t *testing.T, server string, spoil map[string][]spoilt) *inFront
 			return
 		}
 		s := spoil[kind][n-1]
-		if s.after {
-			proxy.ServeHTTP(httptest.NewRecorder(), r)
+		whole := httptest.NewRecorder()
+		if s.after || s.half {
+			proxy.ServeHTTP(whole, r)
+		}
+		if s.half {
+			maps.Copy(w.Header(), whole.Header())
+			w.WriteHeader(whole.Code)
+			_, _ = io.CopyN(w, whole.Body, int64(whole.Body.Len()/2))
+			panic(http.ErrAbortHandler)
 		}
 		w.WriteHeader(s.status)
 		_, _ = io.WriteString(w, s.body)
@@ -237,5 +257,61 @@ func TestAskingAgainHasAnEnd(t *testing.T) {
 				t.Errorf("%s: %d tries in %s, %v", name, tries, time.Since(began), err)
 			}
 		})
+	}
+}
+
+// A file whose answer was lost may be there, and isn't said not to be; the copy that goes on finds
+// it.
+func TestACopyWhoseAnswerIsLost(t *testing.T) {
+	f, u := fleet1(t)
+	content := noise(2 << 20)
+	src := put(t, filepath.Join(t.TempDir(), "src"), content, 0o600)
+	for name, c := range map[string]struct {
+		args []string
+		code int
+		want string
+	}{
+		"a copy that goes on":     {[]string{src}, 0, "going on in"},
+		"one that tries once":     {[]string{"--resume=false", src}, exitCall, "drover: outcome_unknown: web-01 may have got the whole file"},
+		"one from standard input": {[]string{"-"}, exitCall, "drover: outcome_unknown: web-01 may have got the whole file"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			front := putInFront(t, f.URL, map[string][]spoilt{puts: {lostGateway}})
+			dst := filepath.Join(t.TempDir(), "dst")
+			in := u
+			in.stdin = string(content)
+			got := in.drover(t.Context(), append([]string{"cp", "--url", front.url}, append(c.args, "web-01:"+dst)...)...)
+			if got.code != c.code || !strings.Contains(got.err, c.want) || front.seen[puts].Load() != 1 || !bytes.Equal(get(t, dst), content) {
+				t.Errorf("%+v after %d tries", got, front.seen[puts].Load())
+			}
+		})
+	}
+}
+
+// A download that breaks off says where the reason is.
+func TestADownloadThatBreaksOff(t *testing.T) {
+	f, u := fleet1(t)
+	there := put(t, filepath.Join(t.TempDir(), "there"), noise(2<<20), 0o600)
+	front := putInFront(t, f.URL, map[string][]spoilt{gets: {{half: true}}})
+	got := u.drover(t.Context(), "cp", "--url", front.url, "--resume=false", "web-01:"+there, filepath.Join(t.TempDir(), "here"))
+	id := regexp.MustCompile("broke off after [0-9]+ bytes .*drover audit list --call-id ([0-9a-f-]{36})").FindStringSubmatch(got.err)
+	if got.code != exitCall || id == nil {
+		t.Fatalf("%+v", got)
+	}
+	if shown := u.drover(t.Context(), "audit", "list", "--call-id", id[1]); shown.code != 0 || !strings.Contains(shown.out, "fs_download") {
+		t.Errorf("%+v", shown)
+	}
+}
+
+// What an administrator changes may be changed though the answer was lost.
+func TestAChangeWhoseAnswerIsLost(t *testing.T) {
+	f, u := fleet1(t)
+	front := putInFront(t, f.URL, map[string][]spoilt{tokens: {lostGateway}})
+	got := u.drover(t.Context(), "pat", "create", "--url", front.url, "--name", "twice", "--agents", "all", "--tools", "all")
+	if got.code != exitFailed || !strings.HasPrefix(got.err, "drover: outcome_unknown: it may have been done") || front.seen[tokens].Load() != 1 {
+		t.Errorf("%+v", got)
+	}
+	if list := u.drover(t.Context(), "pat", "list"); !strings.Contains(list.out, "twice") {
+		t.Errorf("%+v", list)
 	}
 }
