@@ -10,6 +10,7 @@ import (
 	"github.com/drover-fleet/drover/server/internal/cluster"
 	"github.com/drover-fleet/drover/server/internal/dispatch"
 	"github.com/drover-fleet/drover/server/internal/fleet"
+	"github.com/drover-fleet/drover/server/internal/session"
 	"github.com/drover-fleet/drover/server/internal/store"
 )
 
@@ -59,7 +60,7 @@ type sighting struct {
 // joinOthers connects to the other replicas and lets calls go through them.
 func (s *Server) joinOthers(c *dispatch.Config) error {
 	bus, err := cluster.Connect(cluster.Config{
-		URL: s.cfg.NatsURL, ServerKey: s.key, Local: s.presence, Trace: s.trace, Log: s.log,
+		URL: s.cfg.NatsURL, ServerKey: s.key, Local: s.presence, Sessions: s.sessions, Trace: s.trace, Log: s.log,
 		Online: func(id fleet.AgentID, generation int64) { s.dispatch.AgentElsewhere(id, generation) },
 		Cancel: func(id fleet.CallID) { s.dispatch.CancelHere(id) },
 		Renew:  func(id fleet.AgentID, epoch int64) { s.tunnel.Renew(id, epoch) },
@@ -72,6 +73,13 @@ func (s *Server) joinOthers(c *dispatch.Config) error {
 	c.Router, c.CancelElsewhere, c.OfflineWhy = bus, bus.CancelElsewhere, bus.Why
 	s.measureCluster(bus)
 	return nil
+}
+
+// sessionEnded tells the other replicas that somebody signed out of the page here.
+func (s *Server) sessionEnded(e session.Session) {
+	if s.bus != nil {
+		s.bus.EndedSession(e)
+	}
 }
 
 // presenceChanged tells the other replicas of an agent that came or went.

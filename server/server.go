@@ -29,6 +29,7 @@ import (
 	"github.com/drover-fleet/drover/server/internal/obs"
 	"github.com/drover-fleet/drover/server/internal/presence"
 	"github.com/drover-fleet/drover/server/internal/restapi"
+	"github.com/drover-fleet/drover/server/internal/session"
 	"github.com/drover-fleet/drover/server/internal/store"
 	"github.com/drover-fleet/drover/server/internal/tracing"
 	"github.com/drover-fleet/drover/server/internal/tunnel"
@@ -43,6 +44,7 @@ type Server struct {
 	key      ed25519.PrivateKey
 	authn    *authn.Service
 	enroll   *enroll.Service
+	sessions *session.Keeper
 	presence *presence.Registry
 	dispatch *dispatch.Dispatcher
 	bodies   *edge.Bodies
@@ -118,6 +120,10 @@ func (s *Server) wire() error {
 	}
 	s.metrics = obs.NewMetrics(s.cfg.Version)
 	s.authn = authn.New(s.db)
+	s.sessions, err = session.New(session.Config{Key: s.key, File: filepath.Join(s.cfg.DataDir, session.File), Tell: s.sessionEnded, Log: s.log})
+	if err != nil {
+		return err
+	}
 	s.presence = presence.New(func(id fleet.AgentID, _ bool) { s.presenceChanged(id) })
 	path := dispatch.Config{
 		Store: s.db, Router: s.presence, Online: s.online, Alive: s.authn.Alive, Principal: s.authn.ByID,
@@ -143,7 +149,7 @@ func (s *Server) wire() error {
 		Dispatch: s.dispatch, Fleet: s.dispatch, Bodies: s.bodies, Trace: s.trace, Log: s.log, Version: s.cfg.Version, Stateless: s.cfg.NatsURL != "",
 	})
 	s.rest, err = restapi.New(restapi.Config{
-		Dispatch: s.dispatch, PATs: s.authn, Enrolment: s.enroll, Store: s.db, Fenced: s.fenced, Bodies: s.bodies, Metrics: s.metrics.Handler(),
+		Dispatch: s.dispatch, PATs: s.authn, Enrolment: s.enroll, Store: s.db, Fenced: s.fenced, Bodies: s.bodies, Metrics: s.metrics.Handler(), Sessions: s.sessions,
 		Secure: strings.HasPrefix(s.cfg.PublicURL, "https:"), Log: s.log, Version: s.cfg.Version,
 	})
 	if err != nil {

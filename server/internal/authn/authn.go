@@ -99,14 +99,28 @@ func (s *Service) Token(token string) (fleet.Principal, error) {
 	if !strings.HasPrefix(token, TokenPrefix) || len(token) > 128 {
 		return fleet.Principal{}, errUnauthenticated()
 	}
-	return s.ByHash(sha256.Sum256([]byte(token)))
+	hash := sha256.Sum256([]byte(token))
+	return s.judge(func(snap *store.Snapshot) *store.PAT { return snap.PATs[hash] })
 }
 
-// ByHash is Token for one whose hash is known (a page's session): it's judged anew each time.
-func (s *Service) ByHash(hash [32]byte) (fleet.Principal, error) {
-	pat := s.db.Snapshot().PATs[hash]
+// ByPAT is Token for one whose id, without "pat:", is known (a page's session): it's judged
+// anew each time.
+func (s *Service) ByPAT(id string) (fleet.Principal, error) {
+	return s.judge(func(snap *store.Snapshot) *store.PAT {
+		for _, p := range snap.PATs {
+			if p.ID == id {
+				return p
+			}
+		}
+		return nil
+	})
+}
+
+// judge gives the principal of a token, if there's one that counts.
+func (s *Service) judge(find func(*store.Snapshot) *store.PAT) (fleet.Principal, error) {
+	pat := find(s.db.Snapshot())
 	if pat == nil && s.mayLook() && s.db.Refresh(context.Background()) == nil {
-		pat = s.db.Snapshot().PATs[hash] // the command line may have made it a moment ago
+		pat = find(s.db.Snapshot()) // another process may have made it a moment ago
 	}
 	now := time.Now()
 	if pat == nil || !pat.RevokedAt.IsZero() || (!pat.ExpiresAt.IsZero() && !now.Before(pat.ExpiresAt)) {

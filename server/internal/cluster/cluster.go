@@ -25,6 +25,7 @@ import (
 	"github.com/drover-fleet/drover/server/internal/dispatch"
 	"github.com/drover-fleet/drover/server/internal/fleet"
 	"github.com/drover-fleet/drover/server/internal/presence"
+	"github.com/drover-fleet/drover/server/internal/session"
 	"github.com/drover-fleet/drover/server/internal/tracing"
 )
 
@@ -45,6 +46,8 @@ type Config struct {
 	// Cancel hears that a caller of another replica cancels a call, which may be under way
 	// here; it must not block.
 	Cancel func(id fleet.CallID)
+	// Sessions keeps the page's ended sessions, of all replicas; nil: there's no page.
+	Sessions *session.Keeper
 	// Trace makes the spans of hops; nil makes none.
 	Trace *tracing.Tracer
 	Log   *slog.Logger

@@ -12,6 +12,7 @@ import (
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/protocol/strict"
 	"github.com/drover-fleet/drover/server/internal/fleet"
+	"github.com/drover-fleet/drover/server/internal/session"
 )
 
 // Kinds of news.
@@ -24,6 +25,7 @@ const (
 	newsBye    = "bye"    // the replica stops
 	newsCancel = "cancel" // a call is to be ended, wherever it's under way
 	newsRenew  = "renew"  // an agent shall connect anew: a copy of it was seen
+	newsEnded  = "ended"  // sessions of the page that ended before their time
 )
 
 // news is what a replica tells all others.
@@ -38,6 +40,8 @@ type news struct {
 	Count  int     `json:"count,omitzero"`
 	Call   string  `json:"call,omitempty"`
 	Broke  bool    `json:"broke,omitzero"` // of a down: the agent may be connecting elsewhere
+
+	Ended []session.Session `json:"ended,omitempty"`
 }
 
 // entry is one agent's connection.
@@ -132,6 +136,7 @@ func (b *Bus) greet() {
 	defer b.mu.Unlock()
 	b.askAll()
 	b.tellAll()
+	b.tellEnded()
 }
 
 // askAll asks the others for everything. b.mu is held.
@@ -282,6 +287,8 @@ func (b *Bus) hear(n *news) {
 		for _, e := range n.Agents {
 			b.cfg.Renew(e.Agent, e.Epoch)
 		}
+	case n.Kind == newsEnded && b.cfg.Sessions != nil:
+		b.cfg.Sessions.Ended(n.Ended, time.Now())
 	}
 	b.newer(came)
 }
@@ -317,6 +324,7 @@ func (b *Bus) take(n *news) (came []entry, ok bool) {
 		came = b.putAll(n, o)
 	case newsHello:
 		b.tellAll()
+		b.tellEnded()
 	case newsBeat:
 		o.missed = o.missed || n.Count != len(o.agents)
 	case newsBye:
@@ -374,22 +382,6 @@ func (b *Bus) newer(agents []entry) {
 			here.Session.Close(protocol.CloseReplaced, "a newer connection of this agent took over on another replica")
 		}
 		b.cfg.Online(e.Agent, e.Generation)
-	}
-}
-
-// CancelElsewhere asks whichever replica has the call under way to end it.
-func (b *Bus) CancelElsewhere(id fleet.CallID) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.say(&news{Kind: newsCancel, Call: string(id)})
-}
-
-// Renew asks the replica that has the agent's connection to let it connect anew.
-func (b *Bus) Renew(id fleet.AgentID) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if at, ok := b.where[id]; ok {
-		b.say(&news{Kind: newsRenew, Agents: []entry{{Agent: id, Epoch: at.epoch}}})
 	}
 }
 

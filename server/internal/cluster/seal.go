@@ -10,6 +10,8 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
+
+	"github.com/drover-fleet/drover/server/internal/enroll"
 )
 
 // keySize is that of AES-256.
@@ -24,7 +26,7 @@ type keys struct {
 }
 
 func newKeys(serverKey ed25519.PrivateKey) (*keys, error) {
-	secret, err := derive(serverKey.Seed(), "drover/cluster/v1", keySize)
+	secret, err := enroll.Derive(serverKey, "drover/cluster/v1", keySize)
 	if err != nil {
 		return nil, err
 	}

@@ -2,7 +2,9 @@ package enroll
 
 import (
 	"crypto/ed25519"
+	"crypto/hkdf"
 	"crypto/rand"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -29,6 +31,12 @@ func LoadServerKey(path string) (ed25519.PrivateKey, error) {
 		return nil, fmt.Errorf("make %s: %w", path, err)
 	}
 	return readServerKey(path)
+}
+
+// Derive makes a secret of n bytes for one purpose from the server's key: the same on every
+// replica, and nothing can be learned from it of the key or of another purpose's.
+func Derive(key ed25519.PrivateKey, purpose string, n int) ([]byte, error) {
+	return hkdf.Key(sha256.New, key.Seed(), nil, purpose, n)
 }
 
 func readServerKey(path string) (ed25519.PrivateKey, error) {

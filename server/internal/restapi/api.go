@@ -22,6 +22,7 @@ import (
 	"github.com/drover-fleet/drover/server/internal/dispatch"
 	"github.com/drover-fleet/drover/server/internal/edge"
 	"github.com/drover-fleet/drover/server/internal/fleet"
+	"github.com/drover-fleet/drover/server/internal/session"
 )
 
 //go:generate go test . -run TestOpenAPIIsCommitted -update
@@ -71,6 +72,8 @@ type Config struct {
 	Bodies *edge.Bodies
 	// Metrics serves /metrics once access is decided; nil: there's no such page.
 	Metrics http.Handler
+	// Sessions are the page's; nil: nobody signs in here.
+	Sessions *session.Keeper
 	// Secure marks the session's cookie for https alone: the public URL is https.
 	Secure bool
 	// FileIdle is how long an upload's client may stand still; a minute when zero.
@@ -86,7 +89,6 @@ type API struct {
 	Config
 	huma     huma.API
 	router   chi.Router
-	sessions sessions
 	draining atomic.Bool
 }
 
@@ -119,8 +121,10 @@ func (a *API) Mount(r chi.Router) {
 		r.MethodNotAllowed(func(w http.ResponseWriter, _ *http.Request) {
 			writeProblem(w, http.StatusMethodNotAllowed, fleet.Errorf(protocol.CodeBadArgs, "this path doesn't take that method; docs/openapi.yaml lists them all"))
 		})
-		r.Post("/session", a.openSession)
-		r.Delete("/session", a.closeSession)
+		if a.Sessions != nil {
+			r.Post("/session", a.openSession)
+			r.Delete("/session", a.closeSession)
+		}
 		a.huma = humachi.New(r, a.config())
 		a.register()
 	})

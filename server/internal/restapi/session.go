@@ -1,12 +1,9 @@
 package restapi
 
 import (
-	"crypto/rand"
-	"crypto/sha256"
 	"net/http"
 	"net/url"
-	"slices"
-	"sync"
+	"strings"
 	"time"
 
 	"github.com/drover-fleet/drover/protocol"
@@ -18,101 +15,11 @@ import (
 // Tokens judges credentials: authn.Service.
 type Tokens interface {
 	Token(token string) (fleet.Principal, error)
-	ByHash(hash [32]byte) (fleet.Principal, error)
+	ByPAT(id string) (fleet.Principal, error)
 	Bearer(r *http.Request) (who fleet.Principal, ok bool, err error)
 }
 
-// Limits of the page's sessions.
-const (
-	cookieName  = "drover_session"
-	sessionLife = 12 * time.Hour
-	maxSessions = 10_000
-	// maxOfToken bounds the sessions of one token; its oldest ends for a new one. So nobody
-	// signs others out by signing in.
-	maxOfToken = 32
-)
-
-// sessions are the page's cookies. They live in this process: a restart or another replica
-// asks for the token again. A session holds the hash of its token, which is judged anew at
-// each request, so that revoking the token ends the session.
-type sessions struct {
-	mu   sync.Mutex
-	live map[[32]byte]session    // by the hash of the cookie
-	of   map[[32]byte][][32]byte // the keys of live by token, the oldest first
-}
-
-type session struct {
-	pat     [32]byte // the hash of the token
-	expires time.Time
-}
-
-func (s *sessions) open(token string, now time.Time) (cookie string, expires time.Time) {
-	cookie, expires = rand.Text(), now.Add(sessionLife)
-	id, pat := sha256.Sum256([]byte(cookie)), sha256.Sum256([]byte(token))
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.live == nil {
-		s.live, s.of = map[[32]byte]session{}, map[[32]byte][][32]byte{}
-	}
-	if own := s.of[pat]; len(own) >= maxOfToken {
-		s.remove(own[0])
-	}
-	if len(s.live) >= maxSessions {
-		s.evict(now)
-	}
-	s.live[id] = session{pat: pat, expires: expires}
-	s.of[pat] = append(s.of[pat], id)
-	return cookie, expires
-}
-
-// evict drops the expired sessions, and the one that expires first where none is.
-func (s *sessions) evict(now time.Time) {
-	var first [32]byte
-	var at time.Time
-	for id, v := range s.live {
-		if !now.Before(v.expires) {
-			s.remove(id)
-		} else if at.IsZero() || v.expires.Before(at) {
-			first, at = id, v.expires
-		}
-	}
-	if len(s.live) >= maxSessions {
-		s.remove(first)
-	}
-}
-
-// remove ends one session; mu is held.
-func (s *sessions) remove(id [32]byte) {
-	v, ok := s.live[id]
-	if !ok {
-		return
-	}
-	delete(s.live, id)
-	own := slices.DeleteFunc(s.of[v.pat], func(other [32]byte) bool { return other == id })
-	if len(own) == 0 {
-		delete(s.of, v.pat)
-		return
-	}
-	s.of[v.pat] = own
-}
-
-func (s *sessions) find(cookie string, now time.Time) (pat [32]byte, ok bool) {
-	id := sha256.Sum256([]byte(cookie))
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	v, ok := s.live[id]
-	if ok && !now.Before(v.expires) {
-		s.remove(id)
-		ok = false
-	}
-	return v.pat, ok
-}
-
-func (s *sessions) drop(cookie string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.remove(sha256.Sum256([]byte(cookie)))
-}
+const cookieName = "drover_session"
 
 // Identify finds who is asking: by the Authorization header, or else, for requests of this
 // server's own page, by the session's cookie. Its error is a *fleet.Error.
@@ -127,11 +34,14 @@ func (a *API) Identify(r *http.Request) (fleet.Principal, error) {
 	if !sameOrigin(r) {
 		return fleet.Principal{}, unauthenticated("the page's session counts only for requests of this server's own page")
 	}
-	hash, ok := a.sessions.find(c.Value, time.Now())
+	pat, ok := "", false
+	if a.Sessions != nil {
+		pat, ok = a.Sessions.Find(c.Value, time.Now())
+	}
 	if !ok {
 		return fleet.Principal{}, unauthenticated("the session has ended; enter the token again")
 	}
-	return a.PATs.ByHash(hash)
+	return a.PATs.ByPAT(pat)
 }
 
 func unauthenticated(msg string) *fleet.Error {
@@ -183,17 +93,14 @@ func (a *API) openSession(w http.ResponseWriter, r *http.Request) {
 		edge.WriteError(w, fe)
 		return
 	}
-	cookie, expires := a.sessions.open(in.PAT, time.Now())
-	if !who.ExpiresAt.IsZero() && who.ExpiresAt.Before(expires) {
-		expires = who.ExpiresAt
-	}
+	cookie, expires := a.Sessions.Open(strings.TrimPrefix(who.ID, "pat:"), who.ExpiresAt, time.Now())
 	http.SetCookie(w, a.cookie(r, cookie, expires))
 	w.WriteHeader(http.StatusNoContent)
 }
 
 func (a *API) closeSession(w http.ResponseWriter, r *http.Request) {
 	if c, err := r.Cookie(cookieName); err == nil && sameOrigin(r) {
-		a.sessions.drop(c.Value)
+		a.Sessions.End(c.Value, time.Now())
 	}
 	http.SetCookie(w, a.cookie(r, "", time.Unix(1, 0)))
 	w.WriteHeader(http.StatusNoContent)

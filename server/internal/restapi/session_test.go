@@ -1,11 +1,9 @@
 package restapi
 
 import (
-	"fmt"
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/drover-fleet/drover/server/internal/authn"
 )
@@ -107,51 +105,24 @@ func TestSessionRefusals(t *testing.T) {
 	}
 }
 
-func TestSessionsExpireAndAreBounded(t *testing.T) {
-	var s sessions
-	start := time.Unix(1_700_000_000, 0)
-	first, expires := s.open("a", start)
-	if _, ok := s.find(first, expires.Add(-time.Second)); !ok || expires.Sub(start) > 12*time.Hour {
-		t.Error("it ends too early or too late")
-	}
-	if _, ok := s.find(first, expires); ok {
-		t.Error("an expired session counts")
-	}
-	oldest, _ := s.open("a", start)
-	for i := range maxSessions + 10 {
-		s.open(fmt.Sprint("b", i), start.Add(time.Duration(i+1)*time.Millisecond))
-	}
-	if len(s.live) > maxSessions {
-		t.Errorf("%d sessions", len(s.live))
-	}
-	if _, ok := s.find(oldest, start); ok {
-		t.Error("the oldest session was kept")
-	}
-}
-
-// Whoever signs in again and again ends their own sessions, the oldest first, and nobody
-// else's.
-func TestATokensSessionsAreBounded(t *testing.T) {
-	var s sessions
-	now := time.Unix(1_700_000_000, 0)
-	others, _ := s.open("other", now)
-	var cookies []string
-	for range maxSessions + 1 {
-		c, _ := s.open("loud", now)
-		cookies = append(cookies, c)
-	}
-	if _, ok := s.find(others, now); !ok {
-		t.Error("another's session was ended")
-	}
-	for i, c := range cookies {
-		if _, ok := s.find(c, now); ok != (i >= len(cookies)-maxOfToken) {
-			t.Fatalf("session %d of %d counts: %v", i, len(cookies), ok)
+func TestASessionThatIsNone(t *testing.T) {
+	w, other := newWorld(t, nil), newWorld(t, nil)
+	cookie := signIn(t, w, w.pat("p", true, everyAgent, everyTool))
+	name, value, _ := strings.Cut(cookie, "=")
+	for what, c := range map[string]string{"cut": cookie[:len(cookie)-1], "empty": name + "=", "changed": name + "=A" + value, "of the time before": name + "=MFRGGZDFMZTWQ2LKNNWG23TPOB"} {
+		if a := w.do("GET", "/api/v1/whoami", "", "", "Cookie", c); a.status != 401 {
+			t.Errorf("%s: HTTP %d %s", what, a.status, a.body)
 		}
 	}
-	for _, c := range cookies {
-		s.drop(c)
+	if a := other.do("GET", "/api/v1/whoami", "", "", "Cookie", cookie); a.status != 401 {
+		t.Errorf("a server with another key: HTTP %d %s", a.status, a.body)
 	}
-	if len(s.live) != 1 || len(s.of) != 1 {
-		t.Errorf("%d sessions of %d tokens are left", len(s.live), len(s.of))
+	if a := w.do("GET", "/api/v1/whoami", "", "", "Cookie", cookie); a.status != 200 {
+		t.Errorf("HTTP %d %s", a.status, a.body)
+	}
+	// Another site's page can't sign anybody out.
+	w.do("DELETE", "/api/v1/session", "", "", "Cookie", cookie, "Sec-Fetch-Site", "cross-site")
+	if a := w.do("GET", "/api/v1/whoami", "", "", "Cookie", cookie); a.status != 200 {
+		t.Errorf("HTTP %d %s", a.status, a.body)
 	}
 }

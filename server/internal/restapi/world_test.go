@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -24,6 +25,7 @@ import (
 	"github.com/drover-fleet/drover/server/internal/edge"
 	"github.com/drover-fleet/drover/server/internal/enroll"
 	"github.com/drover-fleet/drover/server/internal/fleet"
+	"github.com/drover-fleet/drover/server/internal/session"
 	"github.com/drover-fleet/drover/server/internal/store"
 )
 
@@ -122,7 +124,11 @@ func newWorld(t *testing.T, change func(*Config)) *world {
 		},
 	})
 	w.calls = d
-	c := Config{Dispatch: d, PATs: w.tokens, Enrolment: w.enrol, Store: db, Bodies: edge.NewBodies(w.tokens.Alive), Version: "test", Log: log}
+	sessions, err := session.New(session.Config{Key: key, File: filepath.Join(dir, session.File), Log: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := Config{Dispatch: d, PATs: w.tokens, Sessions: sessions, Enrolment: w.enrol, Store: db, Bodies: edge.NewBodies(w.tokens.Alive), Version: "test", Log: log}
 	if change != nil {
 		change(&c)
 	}
