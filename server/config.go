@@ -31,6 +31,9 @@ type Config struct {
 	// PublicURL is how clients reach the server from outside ("https://drover.example.org"),
 	// behind a proxy for instance. Its host name is accepted as Host and as Origin.
 	PublicURL string
+	// EnrollCommand is what makes an enrolment token on the server's machine, without
+	// --agent-id; the page shows it to administrators. Empty: nothing is known of it.
+	EnrollCommand string
 	// Version is shown to clients and agents; "dev" when empty.
 	Version string
 	// KeepAlive is how often agents are pinged; 20 s when zero, at most 25 s.

@@ -149,7 +149,7 @@ func (s *Server) wire() error {
 		Dispatch: s.dispatch, Fleet: s.dispatch, Bodies: s.bodies, Trace: s.trace, Log: s.log, Version: s.cfg.Version, Stateless: s.cfg.NatsURL != "",
 	})
 	s.rest, err = restapi.New(restapi.Config{
-		Dispatch: s.dispatch, PATs: s.authn, Enrolment: s.enroll, Store: s.db, Fenced: s.fenced, Bodies: s.bodies, Metrics: s.metrics.Handler(), Sessions: s.sessions,
+		Dispatch: s.dispatch, PATs: s.authn, Enrolment: s.enroll, Store: s.db, Fenced: s.fenced, Bodies: s.bodies, Metrics: s.metrics.Handler(), Sessions: s.sessions, EnrollCommand: s.cfg.EnrollCommand,
 		Secure: strings.HasPrefix(s.cfg.PublicURL, "https:"), Log: s.log, Version: s.cfg.Version,
 	})
 	if err != nil {

@@ -114,7 +114,7 @@ func (d *dev) run(ctx context.Context) error {
 
 // server makes the server, on another port if the one that was asked for is taken.
 func (d *dev) server() (*server.Server, error) {
-	cfg := server.Config{Listen: d.listen, DataDir: d.dir, Version: versionText()}
+	cfg := server.Config{Listen: d.listen, DataDir: d.dir, EnrollCommand: enrollCommand(&where{data: d.dir}), Version: versionText()}
 	s, err := server.New(cfg, d.log)
 	if addressTaken(err) {
 		d.app.say("drover: %s is taken by another program; taking a free port instead", d.listen)
@@ -276,11 +276,12 @@ Run a command on %[3]s:
 
   curl -sS %[1]s%[5]s/calls -H 'Authorization: Bearer %[2]s' -H 'Content-Type: application/json' -d '{"agent_id":"%[3]s","tool":"shell_exec","args":{"command":"uname -a"}}'
 
-Add another host (prints what to run there):
+Add another agent (prints what to run there):
 
   %[6]s enroll create --data %[7]s --agent-id web-01
 
-`, base, s.token, s.agentID, state, restapi.Prefix, word(os.Args[0]), word(d.dir))
+%[8]s
+`, base, s.token, s.agentID, state, restapi.Prefix, word(os.Args[0]), word(d.dir), thisMachineAlone(base))
 }
 
 // await asks the server until the agent is online, for at most onlineWait.

@@ -2,7 +2,9 @@ package main
 
 import (
 	"bytes"
+	"io"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/go-json-experiment/json"
 
 	"github.com/drover-fleet/drover/server/internal/restapi"
 	"github.com/drover-fleet/drover/tests/harness"
@@ -79,6 +83,26 @@ func startDev(t *testing.T, bin, dir, listen string) *devRun {
 	return d
 }
 
+// get asks the server with the token that was printed.
+func (d *devRun) get(t *testing.T, path string) []byte {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, d.url+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer "+d.pat)
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		t.Fatalf("HTTP %d %s %v", resp.StatusCode, b, err)
+	}
+	return b
+}
+
 // interrupt is Ctrl-C.
 func (d *devRun) interrupt(t *testing.T) {
 	t.Helper()
@@ -141,6 +165,18 @@ func TestDev(t *testing.T) {
 		if out, err := exec.Command("bash", "-c", first.curl).CombinedOutput(); err != nil || !strings.Contains(string(out), `"state":"succeeded"`) {
 			t.Errorf("the pasted line: %v\n%s", err, out)
 		}
+	}
+	// The page's line for a token works from any folder, and says that its address is no other
+	// machine's, as the welcome does.
+	var me restapi.Whoami
+	if err := json.Unmarshal(first.get(t, "/api/v1/whoami"), &me); err != nil {
+		t.Fatal(err)
+	}
+	line := exec.Command("sh", "-c", me.Enroll+" --agent-id web-02")
+	line.Dir = t.TempDir()
+	alone := first.url + " is this machine alone"
+	if out, err := line.CombinedOutput(); err != nil || !strings.Contains(string(out), "drv_enr_") || !strings.Contains(string(out), alone) || !strings.Contains(first.out.String(), alone) {
+		t.Errorf("%s: %v\n%s\nand first\n%s", me.Enroll, err, out, first.out)
 	}
 	if fi, err := os.Stat(filepath.Join(dir, "dev-pat")); err != nil || fi.Mode().Perm() != 0o600 {
 		t.Errorf("dev-pat: %v, %v", fi, err)

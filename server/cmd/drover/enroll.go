@@ -68,15 +68,20 @@ token for it. Its labels stay, unless --label gives some: then it has those alon
 		if c.json {
 			return printJSON(a.out, e)
 		}
-		a.say("On the host that becomes %s, until %s (once):\n\n  %s\n", e.AgentID, when(e.ExpiresAt), a.pasteLine(w, e.Token))
+		line, target := a.pasteLine(w, e.Token)
+		a.say("On the host that becomes %s, until %s (once):\n\n  %s\n", e.AgentID, when(e.ExpiresAt), line)
+		if alone := thisMachineAlone(target); alone != "" {
+			a.say("%s", alone)
+		}
 		_, err = fmt.Fprintln(a.out, e.Token)
 		return err
 	})
 	return cmd
 }
 
-// pasteLine is what makes a host an agent. The server's URL is what the command knows of it.
-func (a *app) pasteLine(w *where, token string) string {
+// pasteLine is what makes a host an agent, and the server's URL in it: what the command knows
+// of that.
+func (a *app) pasteLine(w *where, token string) (line, target string) {
 	target, known := "http://SERVER:7400", ""
 	switch {
 	case w.remote:
@@ -94,7 +99,31 @@ func (a *app) pasteLine(w *where, token string) string {
 			flags = " --plaintext"
 		}
 	}
-	return fmt.Sprintf("DROVER_ENROLL_TOKEN=%s drover-agent run --server %s --state /var/lib/drover-agent%s", token, target, flags)
+	return fmt.Sprintf("DROVER_ENROLL_TOKEN=%s drover-agent run --server %s --state /var/lib/drover-agent%s", token, target, flags), target
+}
+
+// enrollCommand is what makes an enrolment token on the machine of the server with these data,
+// in any folder there.
+func enrollCommand(w *where) string {
+	program := "drover"
+	if self, err := os.Executable(); err == nil && strings.ContainsRune(os.Args[0], filepath.Separator) {
+		program = self // it isn't where the shell looks, or nobody knows
+	}
+	line := word(program) + " enroll create --data " + word(absolutePath(w.data))
+	if w.keyFile != "" {
+		line += " --server-key " + word(absolutePath(w.keyFile))
+	}
+	return line
+}
+
+// thisMachineAlone says of a loopback address that no other machine reaches the server there;
+// "" of another address.
+func thisMachineAlone(base string) string {
+	u, err := url.Parse(base)
+	if err != nil || !loopback(u.Hostname()) {
+		return ""
+	}
+	return fmt.Sprintf("%s is this machine alone. For another one run drover serve with --public-url https://NAME,\nbehind TLS (docs/deploy.md): the line for the host then has that name.\n", base)
 }
 
 func (a *app) enrollList() *cobra.Command {

@@ -52,6 +52,7 @@ GOMEMLIMIT in the environment overrule either.`,
 			return fmt.Errorf("bad_args: %w", err)
 		}
 		cfg.DataDir, cfg.DatabaseURL, cfg.ServerKeyFile, cfg.Version = w.data, w.databaseURL, w.serverKey(), versionText()
+		cfg.EnrollCommand = enrollCommand(w)
 		memory.Tune(cmd.Context(), a.getenv)
 		s, err := server.New(cfg, log)
 		if err != nil {

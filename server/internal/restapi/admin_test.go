@@ -121,7 +121,7 @@ func TestRefusedQueriesRepeatNoValue(t *testing.T) {
 }
 
 func TestPATs(t *testing.T) {
-	w := newWorld(t, nil)
+	w := newWorld(t, func(c *Config) { c.EnrollCommand = "drover enroll create --data /srv" })
 	w.agent("web-01", nil)
 	admin := w.pat("a", true, everyAgent, everyTool)
 	a := w.do("POST", "/api/v1/pats", admin, `{"name":"ci","grant":{"agents":{"ids":["web-01"]},"tools":{"names":["fs"]}},"ttl_seconds":60}`)
@@ -130,8 +130,11 @@ func TestPATs(t *testing.T) {
 		t.Fatalf("HTTP %d %s", a.status, a.body)
 	}
 	me := decode[Whoami](t, w.do("GET", "/api/v1/whoami", p.Token, ""))
-	if me.Principal != "pat:"+p.ID || me.Name != "ci" || me.Admin || me.ExpiresAt.IsZero() {
+	if me.Principal != "pat:"+p.ID || me.Name != "ci" || me.Admin || me.ExpiresAt.IsZero() || me.Enroll != "" {
 		t.Errorf("whoami: %+v", me)
+	}
+	if me := decode[Whoami](t, w.do("GET", "/api/v1/whoami", admin, "")); me.Enroll != "drover enroll create --data /srv" {
+		t.Errorf("an administrator's whoami: %+v", me)
 	}
 	tools := decode[ToolList](t, w.do("GET", "/api/v1/tools", p.Token, ""))
 	for _, tool := range tools.Tools {

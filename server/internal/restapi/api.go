@@ -79,7 +79,10 @@ type Config struct {
 	// FileIdle is how long an upload's client may stand still; a minute when zero.
 	FileIdle time.Duration
 	// Blind: this process holds no tunnels, so that the state of agents is unknown.
-	Blind   bool
+	Blind bool
+	// EnrollCommand is told to administrators: see server.Config.
+	EnrollCommand string
+
 	Version string
 	Log     *slog.Logger
 }

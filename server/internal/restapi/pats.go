@@ -164,6 +164,7 @@ type Whoami struct {
 	Grant     Grant     `json:"grant"`
 	ExpiresAt time.Time `json:"expires_at,omitzero" doc:"Absent: never."`
 	Server    string    `json:"server_version"`
+	Enroll    string    `json:"enroll_command,omitzero" doc:"For administrators: what makes an enrolment token on the server's machine, without --agent-id."`
 }
 
 type whoamiOut struct {
@@ -171,8 +172,12 @@ type whoamiOut struct {
 }
 
 func (a *API) whoami(_ context.Context, who fleet.Principal, _ *nothing) (*whoamiOut, error) {
-	return &whoamiOut{Body: Whoami{
+	me := Whoami{
 		Principal: who.ID, Kind: string(who.Kind), Name: who.Name, Admin: who.Admin, Grant: grantOf(who.Grant),
 		ExpiresAt: who.ExpiresAt.UTC(), Server: a.Version,
-	}}, nil
+	}
+	if who.Admin { // it names a folder of the server
+		me.Enroll = a.EnrollCommand
+	}
+	return &whoamiOut{Body: me}, nil
 }

@@ -730,6 +730,8 @@ export interface components {
         };
         Whoami: {
             admin: boolean;
+            /** @description For administrators: what makes an enrolment token on the server's machine, without --agent-id. */
+            enroll_command?: string;
             /**
              * Format: date-time
              * @description Absent: never.

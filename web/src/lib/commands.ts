@@ -12,8 +12,9 @@ export function claudeDesktop(origin: string): string {
   return JSON.stringify({ mcpServers: { drover } }, null, 2);
 }
 
-export function enrollCreate(): string {
-  return "drover enroll create --agent-id web-01";
+/** What makes a token where the server runs; the server tells its administrators how it's called there. */
+export function enrollCreate(command = "drover enroll create"): string {
+  return `${command} --agent-id web-01`;
 }
 
 export function agentRun(origin: string): string {
@@ -23,8 +24,11 @@ export function agentRun(origin: string): string {
 
 /** Tells whether the server is reached unencrypted from another machine. */
 export function needsPlaintext(origin: string): boolean {
-  const url = new URL(origin);
-  const loopback =
-    url.hostname === "localhost" || url.hostname === "[::1]" || /^127\.\d+\.\d+\.\d+$/.test(url.hostname);
-  return url.protocol === "http:" && !loopback;
+  return new URL(origin).protocol === "http:" && !isLoopback(origin);
+}
+
+/** Tells whether an address means another server, or none, on another machine. */
+export function isLoopback(origin: string): boolean {
+  const { hostname } = new URL(origin);
+  return hostname === "localhost" || hostname === "[::1]" || /^127\.\d+\.\d+\.\d+$/.test(hostname);
 }

@@ -1,5 +1,5 @@
 import { describe, expect, test } from "vitest";
-import { agentRun, claudeCode, claudeDesktop, needsPlaintext } from "./commands";
+import { agentRun, claudeCode, claudeDesktop, enrollCreate, isLoopback, needsPlaintext } from "./commands";
 import { plain } from "./text";
 import { ago, clockOff, left } from "./time";
 
@@ -61,6 +61,21 @@ test.each([
   expect(needsPlaintext(origin)).toBe(want);
   expect(agentRun(origin).includes("--plaintext")).toBe(want);
   expect(claudeDesktop(origin).includes("--allow-http")).toBe(want);
+});
+
+test.each([
+  ["http://127.0.0.1:7400", true],
+  ["http://localhost:7400", true],
+  ["https://[::1]:7400", true],
+  ["http://10.0.0.5:7400", false],
+  ["https://drover.example", false],
+])("another machine's way to %s", (origin, want) => expect(isLoopback(origin)).toBe(want));
+
+test("the line for a token is the server's own", () => {
+  expect(enrollCreate("/srv/bin/drover enroll create --data /srv/.data")).toBe(
+    "/srv/bin/drover enroll create --data /srv/.data --agent-id web-01",
+  );
+  expect(enrollCreate()).toBe("drover enroll create --agent-id web-01");
 });
 
 test("the Claude Code line names this origin and a placeholder", () => {

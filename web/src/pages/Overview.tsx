@@ -17,7 +17,7 @@ export function Overview({ who }: { who: Whoami }) {
         <Agents />
         <Calls admin={who.admin} />
         <ConnectClaude origin={origin} />
-        <AddHost origin={origin} />
+        <AddHost origin={origin} command={who.enroll_command} />
       </main>
     </>
   );
