@@ -319,6 +319,13 @@ func TestUnknownRemovedAndOutOfScopeLookAlike(t *testing.T) {
 				code, text := d.knock("shell_exec", members)
 				answers = append(answers, code+" "+text)
 			}
+			list := "; drover agents list (GET /api/v1/agents) shows"
+			if strings.HasPrefix(d.name, "mcp") {
+				list = "; list_agents shows"
+			}
+			if !strings.Contains(answers[0], list) {
+				t.Errorf("%s: no %q in %q", d.name, list, answers[0])
+			}
 			for _, a := range answers[1:] {
 				if a != answers[0] {
 					t.Errorf("%s with %s: %q and %q", d.name, args, answers[0], a)

@@ -53,7 +53,7 @@ func TestCall(t *testing.T) {
 		{name: "no agent", args: []string{"shell_exec", "command=id"}, code: 255, err: "^drover: no_agent: "},
 		{name: "empty agent", args: []string{"--agent", "", "shell_exec", "command=id"}, code: 255, err: "^drover: no_agent: "},
 		{name: "no agent by environment", args: []string{"shell_exec", "command=id"}, env: map[string]string{"DROVER_AGENT": "web-01", "DROVER_AGENT_ID": "web-01"}, code: 255, err: "^drover: no_agent: "},
-		{name: "unknown agent", args: []string{"--agent", "web", "shell_exec", "command=id"}, code: 255, err: "^drover: unknown_agent: "},
+		{name: "unknown agent", args: []string{"--agent", "web", "shell_exec", "command=id"}, code: 255, err: "^drover: unknown_agent: no agent of that id is in this credential's scope; drover agents list (GET /api/v1/agents) shows the ids"},
 		{name: "unknown tool", args: []string{"--agent", "web-01", "nope", "a=1"}, code: 255, err: "^drover: unknown_tool: "},
 		{name: "not granted", args: []string{"--agent", "web-01", "shell_exec", "command=id"}, env: map[string]string{"DROVER_PAT": few}, code: 255, err: "^drover: unknown_tool: "},
 		{name: "no tool", args: []string{"--agent", "web-01"}, code: 255, err: "^drover: bad_args: name a tool"},
@@ -74,6 +74,9 @@ func TestCall(t *testing.T) {
 				}
 			}
 			got := r.drover(t.Context(), append([]string{"call"}, c.args...)...)
+			if strings.Contains(got.err, "list_agents") || strings.Contains(got.err, "select_agent") {
+				t.Errorf("a tool of MCP's is no command: %s", got.err)
+			}
 			wantErr, prefix := strings.CutPrefix(c.err, "^")
 			if got.code != c.code || got.out != c.out || (prefix && !strings.HasPrefix(got.err, wantErr)) || (!prefix && got.err != wantErr) {
 				t.Errorf("exit %d\nout %q\nerr %q\nwant exit %d\nout %q\nerr %q", got.code, got.out, got.err, c.code, c.out, c.err)

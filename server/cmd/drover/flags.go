@@ -185,6 +185,23 @@ func onlyCommands(cmd *cobra.Command, args []string) error {
 	return &exit{code: exitUsage, cause: fmt.Errorf("bad_args: there's no command %s %s%s; see %s --help", cmd.CommandPath(), text.Quote(args[0], 40), like, cmd.CommandPath())}
 }
 
+// onlyKnownHelp lets drover help refuse the name of a command that isn't there.
+func onlyKnownHelp(root *cobra.Command) {
+	root.InitDefaultHelpCmd()
+	for _, help := range root.Commands() {
+		if help.Name() != "help" {
+			continue
+		}
+		help.Args = func(_ *cobra.Command, args []string) error {
+			cmd, rest, err := root.Find(args)
+			if err != nil || !cmd.HasSubCommands() {
+				return err
+			}
+			return onlyCommands(cmd, rest)
+		}
+	}
+}
+
 // noArgs refuses arguments that aren't flags.
 func noArgs(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {

@@ -38,13 +38,13 @@ func (d *Dispatcher) admit(snap *store.Snapshot, who fleet.Principal, req Reques
 	if !authz.Tool(who, def) {
 		return nil, fleet.Errorf(protocol.CodeUnknownTool, "no tool of that name is granted to this credential; list the tools to see which are")
 	}
-	name, err := agentName(req.Agent)
+	name, err := agentName(req.Agent, req.Edge)
 	if err != nil {
 		return nil, err
 	}
 	agent := lookup(snap, name)
 	if authz.Decide(who, def, agent) != "" {
-		return nil, unknownAgent(snap, who, name)
+		return nil, unknownAgent(snap, who, name, req.Edge)
 	}
 	args := []byte(req.Args)
 	if len(args) == 0 {
@@ -58,7 +58,7 @@ func (d *Dispatcher) admit(snap *store.Snapshot, who fleet.Principal, req Reques
 	}
 	offered := agent.Offers(def.Name)
 	if offered == 0 {
-		return nil, fleet.Errorf(protocol.CodeUnsupported, "agent %s doesn't offer %s (its system lacks it, or the agent needs an update); select_agent shows what it offers", agent.ID, def.Name)
+		return nil, fleet.Errorf(protocol.CodeUnsupported, "agent %s doesn't offer %s (its system lacks it, or the agent needs an update); %s shows what it offers", agent.ID, def.Name, guideOf(req.Edge).show)
 	}
 	if m := def.Since(args, offered); m != "" {
 		return nil, fleet.Errorf(protocol.CodeUnsupported, "agent %s is too old for the argument %q of %s; update the agent, or leave the argument out", agent.ID, m, def.Name)
@@ -96,12 +96,24 @@ func (t *target) enqueue(in *fleet.Intent, d time.Duration) {
 
 // agentName takes the agent id from its raw JSON: anything but a string that isn't blank
 // names no agent.
-func agentName(raw jsontext.Value) (string, error) {
+func agentName(raw jsontext.Value, edge string) (string, error) {
 	var s string
 	if len(raw) == 0 || raw.Kind() != '"' || json.Unmarshal(raw, &s) != nil || strings.TrimSpace(s) == "" {
-		return "", fleet.Errorf(protocol.CodeNoAgent, "agent_id is required: the exact id of one agent, as a string; list_agents shows the ids. Drover never picks a host for you")
+		return "", fleet.Errorf(protocol.CodeNoAgent, "agent_id is required: the exact id of one agent, as a string; %s shows the ids. Drover never picks a host for you", guideOf(edge).list)
 	}
 	return s, nil
+}
+
+// guide is how agents are listed and looked at where a caller is.
+type guide struct{ list, show string }
+
+// guideOf is the guide for the callers of an edge: a model has tools, people and programs the
+// command line and REST.
+func guideOf(edge string) guide {
+	if edge == "mcp" {
+		return guide{list: "list_agents", show: "select_agent"}
+	}
+	return guide{list: "drover agents list (GET /api/v1/agents)", show: "drover agents show (GET /api/v1/agents/ID)"}
 }
 
 // lookup resolves exactly: no prefix, no case folding, no hostname.
@@ -115,7 +127,7 @@ func lookup(snap *store.Snapshot, name string) *fleet.Agent {
 
 // unknownAgent is the one answer to malformed, unknown, removed and out of scope. It names
 // ids only of agents in scope whose hostname is exactly what was given.
-func unknownAgent(snap *store.Snapshot, who fleet.Principal, name string) error {
+func unknownAgent(snap *store.Snapshot, who fleet.Principal, name, edge string) error {
 	var same []string
 	for id, a := range snap.Agents {
 		if a.Facts.Hostname == name && authz.Agent(who, a) {
@@ -123,9 +135,9 @@ func unknownAgent(snap *store.Snapshot, who fleet.Principal, name string) error 
 		}
 	}
 	slices.Sort(same)
-	const text = "no agent of that id is in this credential's scope; list_agents shows the ids that are; never vary or guess an id"
+	text := "no agent of that id is in this credential's scope; " + guideOf(edge).list + " shows the ids that are; never vary or guess an id"
 	if len(same) == 0 {
-		return fleet.Errorf(protocol.CodeUnknownAgent, text)
+		return fleet.Errorf(protocol.CodeUnknownAgent, "%s", text)
 	}
 	more := ""
 	if len(same) > 10 {
@@ -134,7 +146,7 @@ func unknownAgent(snap *store.Snapshot, who fleet.Principal, name string) error 
 	return fleet.Errorf(protocol.CodeUnknownAgent, "%s. That is the hostname of: %s%s (a hostname is no id; ask which one is meant if there are several)", text, strings.Join(same, ", "), more)
 }
 
-func (d *Dispatcher) offline(snap *store.Snapshot, a *fleet.Agent) error {
+func (d *Dispatcher) offline(snap *store.Snapshot, a *fleet.Agent, edge string) error {
 	since := "it has never connected"
 	if !a.LastSeen.IsZero() {
 		since = "last seen " + a.LastSeen.UTC().Format(time.RFC3339)
@@ -147,7 +159,7 @@ func (d *Dispatcher) offline(snap *store.Snapshot, a *fleet.Agent) error {
 			since += "; " + why
 		}
 	}
-	return fleet.Errorf(protocol.CodeOffline, "agent %s is offline (%s); nothing was sent; list_agents shows who is online", a.ID, since)
+	return fleet.Errorf(protocol.CodeOffline, "agent %s is offline (%s); nothing was sent; %s shows who is online", a.ID, since, guideOf(edge).list)
 }
 
 // timeouts are the call's own time limit and the deadline on the agent, which leaves the

@@ -203,7 +203,7 @@ func (d *Dispatcher) attempt(f *flight) (*protocol.Response, error) {
 	}
 	caller, ok := d.route(f.ctx, t.agent)
 	if !ok {
-		return nil, d.offline(d.db.Snapshot(), t.agent)
+		return nil, d.offline(d.db.Snapshot(), t.agent, f.edge)
 	}
 	frame := &protocol.Request{
 		Type: protocol.TypeRequest, ID: string(f.id), Tool: t.def.Name, Args: t.args,
@@ -305,7 +305,7 @@ func (d *Dispatcher) again(f *flight) error {
 	snap, t := d.db.Snapshot(), f.target
 	agent := snap.Agents[t.agent.ID]
 	if authz.Decide(f.who, t.def, agent) != "" {
-		return unknownAgent(snap, f.who, string(t.agent.ID))
+		return unknownAgent(snap, f.who, string(t.agent.ID), f.edge)
 	}
 	if agent.Generation != t.agent.Generation {
 		return fleet.Errorf(protocol.CodeNotStarted, "agent %s was given a new key meanwhile; what was meant for the old one isn't sent; call again", agent.ID)

@@ -175,7 +175,7 @@ func (d *Dispatcher) begin(ctx context.Context, who fleet.Principal, req Request
 	} else if req.QueueFor > 0 {
 		t.enqueue(&intent, req.QueueFor)
 	} else if req.Key == "" && req.ToolUseID == "" {
-		return nil, nil, d.offline(snap, t.agent)
+		return nil, nil, d.offline(snap, t.agent, req.Edge)
 	}
 	size := int64(len(t.args))
 	if err := d.enter(&intent, size); err != nil {

@@ -38,12 +38,12 @@ func (d *Dispatcher) Agents(who fleet.Principal) []AgentView {
 }
 
 // Agent finds one agent in the principal's scope, by its exact id; the error is the same
-// for every id that isn't there.
-func (d *Dispatcher) Agent(who fleet.Principal, id string) (AgentView, error) {
+// for every id that isn't there. edge is whose words it takes.
+func (d *Dispatcher) Agent(who fleet.Principal, id, edge string) (AgentView, error) {
 	snap := d.db.Snapshot()
 	a := lookup(snap, id)
 	if !authz.Agent(who, a) {
-		return AgentView{}, unknownAgent(snap, who, id)
+		return AgentView{}, unknownAgent(snap, who, id, edge)
 	}
 	return d.view(snap, a), nil
 }

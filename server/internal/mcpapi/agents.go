@@ -179,7 +179,7 @@ func (a *API) selectAgent(_ context.Context, by use, in selectIn) (any, error) {
 	if strings.TrimSpace(in.AgentID) == "" {
 		return nil, fleet.Errorf(protocol.CodeNoAgent, "agent_id is required: the exact id of one agent; list_agents shows the ids")
 	}
-	view, err := a.fleet.Agent(by.who, in.AgentID)
+	view, err := a.fleet.Agent(by.who, in.AgentID, edgeName)
 	if err != nil {
 		return nil, err
 	}

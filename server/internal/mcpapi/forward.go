@@ -82,7 +82,7 @@ func (a *API) boundWait(who fleet.Principal, r *dispatch.Request) {
 		return
 	}
 	r.Wait = min(r.Wait, progressWait) // the host may go offline between this look and the call
-	if view, err := a.fleet.Agent(who, unquote(r.Agent)); err == nil && !view.Online {
+	if view, err := a.fleet.Agent(who, unquote(r.Agent), edgeName); err == nil && !view.Online {
 		r.Wait = queuedWait
 	}
 }

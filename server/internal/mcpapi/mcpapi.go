@@ -33,7 +33,7 @@ type Fleet interface {
 	// Agents lists the agents in scope, by id.
 	Agents(who fleet.Principal) []dispatch.AgentView
 	// Agent finds one agent in scope by its exact id.
-	Agent(who fleet.Principal, id string) (dispatch.AgentView, error)
+	Agent(who fleet.Principal, id, edge string) (dispatch.AgentView, error)
 	// Tools lists the forwarded tools that may be used; it's asked at every request.
 	Tools(who fleet.Principal) []*capability.Definition
 }

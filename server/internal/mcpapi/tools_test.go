@@ -136,7 +136,7 @@ type grants struct {
 }
 
 func (g grants) Agents(fleet.Principal) []dispatch.AgentView { return g.agents }
-func (g grants) Agent(fleet.Principal, string) (dispatch.AgentView, error) {
+func (g grants) Agent(fleet.Principal, string, string) (dispatch.AgentView, error) {
 	return g.agents[0], nil
 }
 

@@ -136,7 +136,7 @@ type agentOut struct {
 }
 
 func (a *API) showAgent(_ context.Context, who fleet.Principal, in *agentPath) (*agentOut, error) {
-	v, err := a.Dispatch.Agent(a.reader(who), in.AgentID)
+	v, err := a.Dispatch.Agent(a.reader(who), in.AgentID, edgeName)
 	if err != nil {
 		return nil, err
 	}
@@ -155,7 +155,7 @@ type setAgentIn struct {
 }
 
 func (a *API) setAgent(ctx context.Context, who fleet.Principal, in *setAgentIn) (*agentOut, error) {
-	v, err := a.Dispatch.Agent(a.reader(who), in.AgentID)
+	v, err := a.Dispatch.Agent(a.reader(who), in.AgentID, edgeName)
 	if err != nil {
 		return nil, err
 	}
@@ -179,7 +179,7 @@ func (a *API) setAgent(ctx context.Context, who fleet.Principal, in *setAgentIn)
 	if err := a.Store.SetAgent(ctx, v.ID, in.Body.Labels, in.Body.Description, ev); err != nil {
 		return nil, err
 	}
-	if v, err = a.Dispatch.Agent(a.reader(who), in.AgentID); err != nil {
+	if v, err = a.Dispatch.Agent(a.reader(who), in.AgentID, edgeName); err != nil {
 		return nil, err
 	}
 	return &agentOut{Body: a.info(v)}, nil
@@ -188,7 +188,7 @@ func (a *API) setAgent(ctx context.Context, who fleet.Principal, in *setAgentIn)
 type nothing struct{}
 
 func (a *API) removeAgent(ctx context.Context, who fleet.Principal, in *agentPath) (*nothing, error) {
-	v, err := a.Dispatch.Agent(a.reader(who), in.AgentID)
+	v, err := a.Dispatch.Agent(a.reader(who), in.AgentID, edgeName)
 	if err != nil {
 		return nil, err
 	}
@@ -205,7 +205,7 @@ type purgedOut struct {
 }
 
 func (a *API) purgeAgent(ctx context.Context, who fleet.Principal, in *agentPath) (*purgedOut, error) {
-	v, err := a.Dispatch.Agent(a.reader(who), in.AgentID)
+	v, err := a.Dispatch.Agent(a.reader(who), in.AgentID, edgeName)
 	if err != nil {
 		return nil, err
 	}

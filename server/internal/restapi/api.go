@@ -49,7 +49,7 @@ type Calls interface {
 // Fleet tells what a principal may see: dispatch.Dispatcher.
 type Fleet interface {
 	Agents(who fleet.Principal) []dispatch.AgentView
-	Agent(who fleet.Principal, id string) (dispatch.AgentView, error)
+	Agent(who fleet.Principal, id, edge string) (dispatch.AgentView, error)
 	Tools(who fleet.Principal) []*capability.Definition
 }
 
