@@ -71,13 +71,19 @@ func (a *Agent) Enrol(ctx context.Context) (agentID string, err error) {
 }
 
 func (a *Agent) enrolment(token string) (identity.Enrolment, error) {
+	server := a.cfg.Server
+	if server == "" {
+		server = identity.ServerOf(a.cfg.State)
+	}
 	switch {
+	case token == "" && a.cfg.Replace:
+		return identity.Enrolment{}, errors.New("no token to enrol by: make one with `drover enroll create --agent-id ID` on the server (with --replace if it has the id), and give it with --token-file or in DROVER_ENROLL_TOKEN")
 	case token == "":
 		return identity.Enrolment{}, identity.ErrNotEnrolled
-	case a.cfg.Server == "":
+	case server == "":
 		return identity.Enrolment{}, errors.New("no server to enrol with: give --server URL")
 	}
-	return identity.Enrolment{Dir: a.cfg.State, Server: a.cfg.Server, Token: token, Hostname: hostname(),
+	return identity.Enrolment{Dir: a.cfg.State, Server: server, Token: token, Hostname: hostname(),
 		Client: a.client, Plaintext: a.cfg.Plaintext, Replace: a.cfg.Replace}, nil
 }
 
@@ -123,6 +129,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	l := link.New(link.Options{Server: id.ServerURL(), Identity: id, Handler: runner, Resumer: runner, Boot: runner.Boot(), Log: log, Client: a.client,
 		Connected: func(c link.Connection) { runner.Connected(); up.Store(c.Session) },
 		Removed:   work.removed,
+		Anew:      a.cfg.anew(),
 		Facts:     func() (protocol.Facts, []protocol.Capability) { return a.facts(files), reg.Capabilities() }})
 
 	// The tunnel outlives ctx until the calls have ended, so that their answers still go out.
@@ -166,10 +173,7 @@ func (a *Agent) stop(ctx context.Context, runner *run.Runner, session *mux.Sessi
 func (a *Agent) identity(ctx context.Context) (*identity.Identity, error) {
 	id, err := identity.Open(a.cfg.State)
 	if err == nil {
-		// The token may be spent and its file removed: nothing depends on them any more.
-		if a.cfg.Token != "" || a.cfg.TokenFile != "" {
-			a.log.Info("enrolled already; the token isn't used", "agent", id.AgentID())
-		}
+		a.leftToken(id)
 		if err := a.use(id); err != nil {
 			return nil, errors.Join(err, id.Close())
 		}
@@ -191,6 +195,26 @@ func (a *Agent) identity(ctx context.Context) (*identity.Identity, error) {
 	}
 	a.log.Info("enrolled", "agent", id.AgentID(), "server", a.cfg.Server)
 	return id, nil
+}
+
+// leftToken says that a token which was given isn't used, as the host is enrolled. It may be
+// spent and its file removed: nothing depends on them any more. If it's another one than this
+// enrolment's, somebody may wait for what it doesn't do here.
+func (a *Agent) leftToken(id *identity.Identity) {
+	if a.cfg.Token == "" && a.cfg.TokenFile == "" {
+		return
+	}
+	text, _ := a.cfg.token()
+	token, err := protocol.ParseEnrolToken(text)
+	by, known := id.EnrolledBy(token)
+	switch {
+	case err != nil || by:
+		a.log.Info("enrolled already; the token isn't used", "agent", id.AgentID())
+	case known:
+		a.log.Warn("enrolled already; the token isn't used, though it's another than the one that this host was enrolled by. To enrol anew by it, run: "+a.cfg.anew()+" and start this agent again", "agent", id.AgentID())
+	default:
+		a.log.Warn("enrolled already; the token isn't used. If it's a new one, to enrol anew by it, run: "+a.cfg.anew()+" and start this agent again", "agent", id.AgentID())
+	}
 }
 
 // use sets the server's URL where it was given anew, and holds the stored one to the same

@@ -70,3 +70,30 @@ func (c *Config) token() (string, error) {
 	}
 	return "", fmt.Errorf("the token file %s is empty", c.TokenFile)
 }
+
+// anew is the command that enrols this host anew, with the server it's enrolled with; FILE is
+// to be filled in.
+func (c *Config) anew() string {
+	args := []string{"drover-agent enroll --replace --state", quoted(c.State)}
+	if c.Plaintext {
+		args = append(args, "--plaintext")
+	}
+	if c.CAFile != "" {
+		args = append(args, "--ca-file", quoted(c.CAFile))
+	}
+	file := "FILE"
+	if c.TokenFile != "" {
+		file = quoted(c.TokenFile)
+	}
+	return strings.Join(append(args, "--token-file", file), " ")
+}
+
+// quoted is a path as a shell takes it for one word.
+func quoted(path string) string {
+	if strings.ContainsFunc(path, func(r rune) bool {
+		return !strings.ContainsRune("/\\:._-+@%,=", r) && (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z')
+	}) {
+		return "'" + strings.ReplaceAll(path, "'", `'\''`) + "'"
+	}
+	return path
+}

@@ -115,10 +115,16 @@ func newRun() *cobra.Command {
 func newEnroll() *cobra.Command {
 	o := &options{}
 	cmd := &cobra.Command{
-		Use:     "enroll",
-		Short:   "Enrol this host with a token and exit",
-		Example: `  drover-agent enroll --server https://drover.example.com --state /var/lib/drover-agent --token-file /root/token`,
-		Args:    noArgs,
+		Use:   "enroll",
+		Short: "Enrol this host with a token and exit",
+		Example: `  drover-agent enroll --server https://drover.example.com --state /var/lib/drover-agent --token-file /root/token
+  drover-agent enroll --replace --state /var/lib/drover-agent --token-file /root/token`,
+		Long: `Enrols this host with a token and exits. Run it as the user that the agent runs as.
+
+With --replace an enrolment that's in the state folder already goes once the server has
+accepted the new one, and not before. Start the agent again then. When an attempt breaks
+off, run it again with the same token.`,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			a, err := o.agent(cmd)
 			if err != nil {
@@ -133,7 +139,7 @@ func newEnroll() *cobra.Command {
 		},
 	}
 	o.add(cmd)
-	cmd.Flags().BoolVar(&o.Replace, "replace", false, "give up an enrolment that's in the state folder already")
+	cmd.Flags().BoolVar(&o.Replace, "replace", false, "give up an enrolment that's in the state folder already, once the new one is accepted")
 	return cmd
 }
 

@@ -32,3 +32,12 @@ func WriteFile(path string, content []byte) error {
 	}
 	return nil
 }
+
+// Rename puts the file from in the place of to, in the same folder. When it returns nil, that
+// outlasts a power cut.
+func Rename(from, to string) error {
+	if err := os.Rename(from, to); err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(to))
+}

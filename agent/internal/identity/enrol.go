@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	mrand "math/rand/v2"
 	"net/http"
@@ -37,7 +38,8 @@ type Enrolment struct {
 	Client *http.Client
 	// Plaintext allows http beyond loopback.
 	Plaintext bool
-	// Replace gives up an enrolment that's in Dir already. Without it that's an error.
+	// Replace gives up an enrolment that's in Dir already, once the server has accepted the
+	// new one. Without it that's an error.
 	Replace bool
 }
 
@@ -53,7 +55,7 @@ func Enrol(ctx context.Context, e Enrolment) (*Identity, error) {
 	if err != nil {
 		return nil, err
 	}
-	key, err := e.prepare()
+	key, put, err := e.prepare(protocol.B64(token.ID[:]))
 	if err != nil {
 		return nil, err
 	}
@@ -61,7 +63,7 @@ func Enrol(ctx context.Context, e Enrolment) (*Identity, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := writeState(e.Dir, *st); err != nil {
+	if err := put(*st); err != nil {
 		return nil, err
 	}
 	return Open(e.Dir)
@@ -107,26 +109,50 @@ func EnrolPatiently(ctx context.Context, e Enrolment, log *slog.Logger) (*Identi
 	}
 }
 
-// prepare makes the folder and the key.
-func (e *Enrolment) prepare() (ed25519.PrivateKey, error) {
+// prepare makes the folder and the key to register by this token, and says how the enrolment
+// is put in place then. Until that is done nothing of an old one is touched.
+func (e *Enrolment) prepare(token string) (key ed25519.PrivateKey, put func(State) error, err error) {
 	if err := os.MkdirAll(e.Dir, 0o700); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if err := checkPrivate(e.Dir); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	_, err := os.Stat(filepath.Join(e.Dir, stateFile))
-	if err == nil {
-		if !e.Replace {
-			return nil, fmt.Errorf("%s holds an enrolment already; to give it up and enrol again, say so with --replace", e.Dir)
-		}
-		for _, name := range []string{stateFile, epochFile, keyFile} {
-			if err := os.Remove(filepath.Join(e.Dir, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
-				return nil, err
-			}
+	state, own := filepath.Join(e.Dir, stateFile), filepath.Join(e.Dir, keyFile)
+	if _, err := os.Stat(state); err == nil && !e.Replace {
+		return nil, nil, errEnrolled(e.Dir)
+	}
+	if err := checkOwner(state); err != nil {
+		return nil, nil, err
+	}
+	release, err := hold(e.Dir, enrolLock)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer release()
+	if err := apply(e.Dir); err != nil {
+		return nil, nil, err
+	}
+	write := func(st State) error { return writeState(state, st) }
+	old, err := readState(state)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		key, err = makeKey(own, e.Replace)
+		return key, write, err
+	case !e.Replace: // made this moment
+		return nil, nil, errEnrolled(e.Dir)
+	}
+	if err == nil && old.Token == token { // what this token made is here: its answer may have been lost to a caller
+		if key, err := readKey(own); err == nil {
+			return key, write, nil
 		}
 	}
-	return makeKey(e.Dir)
+	key, err = makeKey(filepath.Join(e.Dir, nextKey(token)), true)
+	return key, func(st State) error { return e.replace(key, st) }, err
+}
+
+func errEnrolled(dir string) error {
+	return fmt.Errorf("%s holds an enrolment already; to give it up and enrol again, say so with --replace", dir)
 }
 
 func (e *Enrolment) register(ctx context.Context, token protocol.EnrolToken, key ed25519.PrivateKey) (*State, error) {
@@ -154,7 +180,8 @@ func (e *Enrolment) register(ctx context.Context, token protocol.EnrolToken, key
 	if err != nil {
 		return nil, err
 	}
-	return &State{AgentID: reply.AgentID, Generation: reply.Generation, ServerKey: protocol.B64(server), ServerURL: e.Server}, nil
+	return &State{AgentID: reply.AgentID, Generation: reply.Generation, ServerKey: protocol.B64(server), ServerURL: e.Server,
+		Token: protocol.B64(token.ID[:])}, nil
 }
 
 // verify checks that the reply comes from the server that made the token.

@@ -1,6 +1,7 @@
 package identity
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -20,7 +21,19 @@ const (
 // Hold makes this process the one agent of a state folder, until release: a second one
 // would be refused by the server as a copy, and make the first one look suspect.
 func Hold(dir string) (release func(), err error) {
-	f, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_RDWR|os.O_CREATE, 0o600)
+	release, err = hold(dir, lockFile)
+	if errors.Is(err, errHeld) {
+		return nil, fmt.Errorf("another drover-agent runs on %s already; stop it first, or give this one another folder with --state", dir)
+	}
+	return release, err
+}
+
+// errHeld: another process has the lock, and keeps it.
+var errHeld = errors.New("another drover-agent is at work in this state folder, and doesn't end")
+
+// hold takes the lock of that name in a folder.
+func hold(dir, name string) (release func(), err error) {
+	f, err := os.OpenFile(filepath.Join(dir, name), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("the state folder: %w", err)
 	}
@@ -31,7 +44,7 @@ func Hold(dir string) (release func(), err error) {
 			continue
 		}
 		_ = f.Close()
-		return nil, fmt.Errorf("another drover-agent runs on %s already; stop it first, or give this one another folder with --state", dir)
+		return nil, errHeld
 	}
 	return func() { _ = f.Close() }, nil
 }

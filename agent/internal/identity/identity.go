@@ -17,11 +17,8 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/go-json-experiment/json"
-
 	"github.com/drover-fleet/drover/agent/internal/durable"
 	"github.com/drover-fleet/drover/protocol"
-	"github.com/drover-fleet/drover/protocol/strict"
 	"github.com/drover-fleet/drover/protocol/text"
 )
 
@@ -43,6 +40,8 @@ type State struct {
 	// NextServerKey was announced, signed by ServerKey; the server may use either.
 	NextServerKey string `json:"next_server_key,omitempty"`
 	ServerURL     string `json:"server_url"`
+	// Token is the id of the token that made it: not a secret. Earlier versions didn't note it.
+	Token string `json:"token,omitempty"`
 }
 
 // Identity is an enrolled agent's key and state. Its methods may be called from any
@@ -66,16 +65,15 @@ func Open(dir string) (*Identity, error) {
 		}
 		return nil, err
 	}
-	b, err := os.ReadFile(filepath.Join(dir, stateFile))
+	if err := finish(dir); err != nil {
+		return nil, err
+	}
+	st, err := readState(filepath.Join(dir, stateFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, ErrNotEnrolled
 	}
 	if err != nil {
 		return nil, err
-	}
-	var st State
-	if err := strict.Unmarshal(b, &st, strict.Limits{MaxBytes: 64 << 10}); err != nil {
-		return nil, fmt.Errorf("%s is damaged (%w); enrol again with --replace", filepath.Join(dir, stateFile), err)
 	}
 	servers, err := st.serverKeys()
 	if err != nil {
@@ -163,7 +161,7 @@ func (id *Identity) SawServerKey(used, next ed25519.PublicKey) error {
 		return err
 	}
 	id.state, id.serverKeys = st, keys // for this process, even when it can't be stored
-	return writeState(id.dir, st)
+	return id.store(st)
 }
 
 // SetServerURL changes where the server is reached; who it is stays pinned by its key.
@@ -175,7 +173,7 @@ func (id *Identity) SetServerURL(server string) error {
 	}
 	st := id.state
 	st.ServerURL = server
-	if err := writeState(id.dir, st); err != nil {
+	if err := id.store(st); err != nil {
 		return err
 	}
 	id.state = st
@@ -213,20 +211,26 @@ func loopback(host string) bool {
 	return ip != nil && ip.IsLoopback()
 }
 
-// makeKey reads the key in dir, or makes one.
-func makeKey(dir string) (ed25519.PrivateKey, error) {
-	path := filepath.Join(dir, keyFile)
+// makeKey reads the key at path, or makes one; also in place of a damaged one if anew is set.
+func makeKey(path string, anew bool) (ed25519.PrivateKey, error) {
 	key, err := readKey(path)
-	if !errors.Is(err, fs.ErrNotExist) {
+	if !errors.Is(err, fs.ErrNotExist) && !(anew && errors.Is(err, errDamaged)) {
 		return key, err
 	}
 	_, key, err = ed25519.GenerateKey(rand.Reader)
 	if err != nil {
 		return nil, err
 	}
-	text := base64.RawURLEncoding.EncodeToString(key.Seed()) + "\n"
-	return key, durable.WriteFile(path, []byte(text))
+	return key, writeKey(path, key)
 }
+
+func writeKey(path string, key ed25519.PrivateKey) error {
+	text := base64.RawURLEncoding.EncodeToString(key.Seed()) + "\n"
+	return durable.WriteFile(path, []byte(text))
+}
+
+// errDamaged is a key file without a key.
+var errDamaged = errors.New("is damaged; enrol again with --replace")
 
 func readKey(path string) (ed25519.PrivateKey, error) {
 	if err := checkPrivate(path); err != nil {
@@ -238,15 +242,7 @@ func readKey(path string) (ed25519.PrivateKey, error) {
 	}
 	seed, err := protocol.UnB64(strings.TrimSpace(string(b)), ed25519.SeedSize)
 	if err != nil {
-		return nil, fmt.Errorf("%s is damaged; enrol again with --replace", path)
+		return nil, fmt.Errorf("%s %w", path, errDamaged)
 	}
 	return ed25519.NewKeyFromSeed(seed), nil
-}
-
-func writeState(dir string, st State) error {
-	b, err := json.Marshal(st)
-	if err != nil {
-		return err
-	}
-	return durable.WriteFile(filepath.Join(dir, stateFile), append(b, '\n'))
 }

@@ -3,8 +3,13 @@
 package identity
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"os/user"
+	"strconv"
+	"syscall"
 )
 
 // checkPrivate refuses a file or folder that others than its owner may read or write. An
@@ -21,4 +26,25 @@ func checkPrivate(path string) error {
 		return fmt.Errorf("%s may be read by others (mode %04o); its key must be considered known to them: enrol again with --replace, or, if nobody else was ever on this host, chmod go-rwx it", path, mode)
 	}
 	return nil
+}
+
+// checkOwner refuses to replace what another user's agent keeps at path: that user couldn't
+// read what this one writes.
+func checkOwner(path string) error {
+	fi, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	st, ok := fi.Sys().(*syscall.Stat_t)
+	if !ok || int(st.Uid) == os.Geteuid() {
+		return nil
+	}
+	name := strconv.Itoa(int(st.Uid))
+	if u, err := user.LookupId(name); err == nil {
+		name = u.Username
+	}
+	return fmt.Errorf("%s belongs to the user %s, whose agent couldn't read what another user writes: enrol as that user (as root: runuser -u %s -- drover-agent enroll …)", path, name, name)
 }

@@ -25,8 +25,10 @@ func (e *RefusedError) Error() string {
 	return fmt.Sprintf("the server refuses this agent (%s): %s", text.Line(e.Reason, 64), text.Line(e.Message, 500))
 }
 
-// errImpostor: whoever answers doesn't hold the key that was pinned at enrolment.
-var errImpostor = errors.New("whoever answers there isn't the server this agent was enrolled with: its key is another; nothing was told to it")
+// errImpostor: whoever answers doesn't prove the key that was pinned at enrolment. It may be
+// the server all the same: it can't prove it to an agent whose key it doesn't know, so that
+// nobody learns from it which agents there are. news says what to do.
+var errImpostor = errors.New("the answer isn't signed, for this agent, by the server that it was enrolled with")
 
 // welcomed is a handshake's result.
 type welcomed struct {

@@ -58,6 +58,9 @@ type Options struct {
 	// Removed, if not nil, is called each time the server, having proved its key, says that
 	// this agent was removed or its key replaced. It must not block.
 	Removed func()
+	// Anew is the command that enrols this host anew, for the log: drover-agent enroll
+	// --replace by default.
+	Anew string
 	// MinBackoff and MaxBackoff bound the waiting between attempts: protocol.Backoff's when zero.
 	MinBackoff, MaxBackoff time.Duration
 }
@@ -87,9 +90,12 @@ func New(opt Options) *Link {
 	if opt.Client == nil {
 		opt.Client = &http.Client{Transport: http.DefaultTransport}
 	}
+	if opt.Anew == "" {
+		opt.Anew = "drover-agent enroll --replace"
+	}
 	b := make([]byte, 16)
 	rand.Read(b)
-	return &Link{opt: opt, instance: protocol.B64(b), news: news{log: opt.Log}, wakes: wakes{wall: wallClock, every: lookEvery},
+	return &Link{opt: opt, instance: protocol.B64(b), news: news{log: opt.Log, anew: opt.Anew, agentID: opt.Identity.AgentID()}, wakes: wakes{wall: wallClock, every: lookEvery},
 		backoff: protocol.Backoff{Min: opt.MinBackoff, Max: opt.MaxBackoff}}
 }
 

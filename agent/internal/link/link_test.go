@@ -264,7 +264,8 @@ func TestImpostorIsToldNothing(t *testing.T) {
 			t.Fatal("the agent went on with a server that has another key")
 		}
 	}
-	if n := strings.Count(logs.String(), "level=WARN"); n != 1 || !strings.Contains(logs.String(), "isn't the server this agent was enrolled with") {
+	if n := strings.Count(logs.String(), "level=WARN"); n != 1 || !strings.Contains(logs.String(), "database was put back") || !strings.Contains(logs.String(), "check the URL") ||
+		!strings.Contains(logs.String(), "`drover enroll create --agent-id web-01`") || !strings.Contains(logs.String(), "`drover-agent enroll --replace`") {
 		t.Errorf("%d warnings: %s", n, logs.String())
 	}
 }
@@ -403,9 +404,9 @@ func TestWhatTheServerAskedFor(t *testing.T) {
 // would do; the agent asks on all the same.
 func TestShutOutSaysWhatToDo(t *testing.T) {
 	for reason, want := range map[string]string{
-		"unknown":    "no agent with this id and key. Enrol this host anew: drover enroll create",
-		"generation": "this key is void",
-		"removed":    "an operator removed this agent",
+		"unknown":    "no agent with this id and key. To have it back, enrol this host anew: `drover enroll create --agent-id web-01`",
+		"generation": "`drover enroll create --agent-id web-01 --replace`",
+		"removed":    "`drover enroll create --agent-id NEW-ID`",
 		"duplicate":  "for the reason that the server gives",
 	} {
 		t.Run(reason, func(t *testing.T) {
@@ -431,7 +432,7 @@ func TestShutOutSaysWhatToDo(t *testing.T) {
 			}
 		})
 	}
-	if got := shutOut(&RefusedError{Refuse: protocol.Refuse{Reason: "removed"}}); got != "" {
+	if got := (&news{}).shutOut(&RefusedError{Refuse: protocol.Refuse{Reason: "removed"}}); got != "" {
 		t.Errorf("of somebody who hasn't proved to be the server: %q", got)
 	}
 }

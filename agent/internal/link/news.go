@@ -11,9 +11,10 @@ import (
 // news logs once for each change: an agent that tries for a week, or that something cuts
 // off every few seconds, doesn't fill the disk.
 type news struct {
-	log  *slog.Logger
-	last string
-	said map[string]bool // states of this outage that there was a line about
+	log           *slog.Logger
+	anew, agentID string // for what there's to do: see remedy
+	last          string
+	said          map[string]bool // states of this outage that there was a line about
 	// unsteady: connections are cut again and again, the latest after held, though they are
 	// used every keepAlive.
 	unsteady        bool
@@ -65,8 +66,11 @@ func (n *news) down(err error, wait time.Duration) {
 	case state == "unsteady":
 		log.Warn("the connection is cut again and again, though it's used regularly: a proxy on the way may cut idle connections too early; its idle timeout must be longer than the keep-alive",
 			"held", n.held.Round(time.Millisecond).String(), "keep_alive", n.keepAlive.String())
-	case shutOut(err) != "":
-		log.Error(shutOut(err))
+	case n.shutOut(err) != "":
+		log.Error(n.shutOut(err))
+	case state == "impostor":
+		log.Warn("not connected: whoever answers doesn't prove, for this agent, the key of its server, and was told nothing. Either the server doesn't know this agent and its key, as when its database was put back to a time before the enrolment: then " +
+			n.remedy(n.agentID, " (with --replace if it has the id)") + ". Or it's another server, or something stands between: then check the URL. This agent tries again until it works, without a further line")
 	case state == "removed":
 		log.Warn("not connected: the server ended it, as this agent was removed or its key replaced; asking which")
 	default:
@@ -79,9 +83,14 @@ func (n *news) down(err error, wait time.Duration) {
 	n.said[state] = true
 }
 
+// remedy says how to enrol this host anew, under id; more is about the first command.
+func (n *news) remedy(id, more string) string {
+	return "enrol this host anew: `drover enroll create --agent-id " + id + "`" + more + " on the server, `" + n.anew + "` here as the agent's user, and start this agent again"
+}
+
 // shutOut says what a refusal means that trying again alone doesn't mend, and what does; "" for
 // others, and for those of somebody who hasn't proved to be the server.
-func shutOut(err error) string {
+func (n *news) shutOut(err error) string {
 	const quietly = "; this agent asks again now and then, without a further line"
 	r, ok := errors.AsType[*RefusedError](err)
 	if !ok || !r.proven {
@@ -89,11 +98,11 @@ func shutOut(err error) string {
 	}
 	switch r.Reason {
 	case "unknown":
-		return "shut out: the server has no agent with this id and key. Enrol this host anew: drover enroll create on the server (with --replace if it has the id), drover-agent enroll --replace here, and start this agent again" + quietly
+		return "shut out: the server has no agent with this id and key. To have it back, " + n.remedy(n.agentID, " (with --replace if it has the id)") + quietly
 	case "generation":
-		return "shut out: this key is void, since the agent was enrolled again, with another state folder or on another host. To have its id here, enrol this host anew: drover enroll create --replace on the server, drover-agent enroll --replace here, and start this agent again" + quietly
+		return "shut out: this key is void, since the agent was enrolled again, with another state folder or on another host. To have its id here, " + n.remedy(n.agentID+" --replace", "") + quietly
 	case "removed":
-		return "shut out: an operator removed this agent, and its id isn't used again. Uninstall it, or enrol this host under a new id: drover enroll create on the server, drover-agent enroll --replace here, and start this agent again" + quietly
+		return "shut out: an operator removed this agent, and its id isn't used again. Uninstall it, or, under a new id, " + n.remedy("NEW-ID", "") + quietly
 	case "quarantined", "duplicate":
 		return "shut out, for the reason that the server gives" + quietly
 	}

@@ -69,6 +69,11 @@ func TestAdministration(t *testing.T) {
 				t.Errorf("list: %+v", got)
 			}
 
+			rekey := u.drover(t.Context(), "enroll", "create", "--agent-id", "web-01", "--replace")
+			if line := "DROVER_ENROLL_TOKEN=" + strings.TrimSpace(rekey.out) + " drover-agent enroll --replace --server http"; rekey.code != 0 || !strings.Contains(rekey.err, line) || strings.Contains(rekey.err, "drover-agent run --server") {
+				t.Errorf("an agent that's enrolled uses no token when it's run: %+v", rekey)
+			}
+
 			set := into[restapi.AgentInfo](t, u.drover(t.Context(), "agents", "set", "web-01", "--label", "env=prod", "--label", "by="+name, "--description", "shop", "--json"))
 			if set.Labels["env"] != "prod" || set.Labels["by"] != name || set.Description != "shop" {
 				t.Errorf("set: %+v", set)

@@ -36,7 +36,8 @@ paste on the host on standard error.
 
 --replace gives an agent that exists a new key, for a host that was reinstalled: same
 id, next generation; its old key is void once the token is used, and so is every other
-token for it. Its labels stay, unless --label gives some: then it has those alone.`,
+token for it. On a host that still has its state folder, drover-agent enroll --replace
+uses the token; drover-agent run doesn't. Its labels stay, unless --label gives some: then it has those alone.`,
 		Example: `  drover enroll create --agent-id web-01 --label env=prod
   drover enroll create --agent-id web-01 --replace --ttl 1h
   drover enroll create --agent-id web-01 2>/dev/null | ssh web-01 'cat > token'`,
@@ -68,20 +69,30 @@ token for it. Its labels stay, unless --label gives some: then it has those alon
 		if c.json {
 			return printJSON(a.out, e)
 		}
-		line, target := a.pasteLine(w, e.Token)
-		a.say("On the host that becomes %s, until %s (once):\n\n  %s\n", e.AgentID, when(e.ExpiresAt), line)
-		if alone := thisMachineAlone(target); alone != "" {
-			a.say("%s", alone)
-		}
+		a.sayHow(w, e)
 		_, err = fmt.Fprintln(a.out, e.Token)
 		return err
 	})
 	return cmd
 }
 
+// sayHow says what to do with a token on its host.
+func (a *app) sayHow(w *where, e restapi.NewEnrolment) {
+	verb, who, then := "run", "", ""
+	if e.Replace { // an agent that's enrolled already uses no token when it's run
+		verb, who = "enroll --replace", ", as its agent's user"
+		then = "\nThen start its agent again. Where no state folder is left, drover-agent run with this token enrols, too.\n"
+	}
+	line, target := a.pasteLine(w, verb, e.Token)
+	a.say("On the host that becomes %s%s, until %s (once):\n\n  %s\n%s", e.AgentID, who, when(e.ExpiresAt), line, then)
+	if alone := thisMachineAlone(target); alone != "" {
+		a.say("%s", alone)
+	}
+}
+
 // pasteLine is what makes a host an agent, and the server's URL in it: what the command knows
 // of that.
-func (a *app) pasteLine(w *where, token string) (line, target string) {
+func (a *app) pasteLine(w *where, verb, token string) (line, target string) {
 	target, known := "http://SERVER:7400", ""
 	switch {
 	case w.remote:
@@ -99,7 +110,7 @@ func (a *app) pasteLine(w *where, token string) (line, target string) {
 			flags = " --plaintext"
 		}
 	}
-	return fmt.Sprintf("DROVER_ENROLL_TOKEN=%s drover-agent run --server %s --state /var/lib/drover-agent%s", token, target, flags), target
+	return fmt.Sprintf("DROVER_ENROLL_TOKEN=%s drover-agent %s --server %s --state /var/lib/drover-agent%s", token, verb, target, flags), target
 }
 
 // enrollCommand is what makes an enrolment token on the machine of the server with these data,

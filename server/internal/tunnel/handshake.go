@@ -74,6 +74,9 @@ func (s *Server) handshake(ctx context.Context, place *ticket, conn *wsconn.Conn
 			err = cause
 		}
 		if s.quiet.allow("handshake failed", "", time.Now()) {
+			if h.unknown { // who gets no proof that is made for its key hangs up
+				log = log.With("unknown", "no agent of this server has this id and generation", "generation", h.hello.Generation)
+			}
 			log.Info("handshake failed", "error", text.Line(err.Error(), 256))
 		}
 		return nil, 0, ""
@@ -97,6 +100,7 @@ type greeting struct {
 	agent   *fleet.Agent
 	removed bool
 	known   bool // it has proved its key
+	unknown bool // the store has no key of that agent and generation; never told to the peer
 }
 
 // proven is the agent's id once it has proved its key, else "".
@@ -158,6 +162,7 @@ func (s *Server) prove(ctx context.Context, conn *wsconn.Conn, h *greeting) erro
 	}
 	h.agent, h.removed = agent, removed
 	known := agent != nil && len(key) == ed25519.PublicKeySize
+	h.unknown = !known
 	if !known {
 		key = make(ed25519.PublicKey, ed25519.PublicKeySize)
 		crand.Read(key)
