@@ -12,6 +12,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/drover-fleet/drover/protocol"
@@ -31,6 +32,8 @@ type RawAgent struct {
 	Instance string
 	// Boot names its journal; made of its id when empty.
 	Boot string
+	// Offers are the tools that it announces; all when nil.
+	Offers []string
 
 	fleet *Client
 	conn  *wsconn.Conn
@@ -98,11 +101,13 @@ func (a *RawAgent) At(f *Client) *RawAgent {
 	return &other
 }
 
-// Connect opens the tunnel and offers every capability.
+// Connect opens the tunnel and offers every capability, or Offers.
 func (a *RawAgent) Connect() error {
 	var caps []protocol.Capability
 	for _, d := range capability.All() {
-		caps = append(caps, protocol.Capability{Name: d.Name, Version: d.Version})
+		if a.Offers == nil || slices.Contains(a.Offers, d.Name) {
+			caps = append(caps, protocol.Capability{Name: d.Name, Version: d.Version})
+		}
 	}
 	nonce := make([]byte, protocol.NonceSize)
 	_, _ = rand.Read(nonce)

@@ -134,9 +134,13 @@ func (a *app) printAgent(c *command, g restapi.AgentInfo) error {
 	if len(g.Roots) > 0 {
 		roots = strings.Join(g.Roots, ", ")
 	}
+	system := "" // it tells when it first connects
+	if g.OS != "" {
+		system = strings.TrimSpace(g.OSVersion + " " + g.OS + "/" + g.Arch)
+	}
 	for _, l := range [][2]string{
 		{"agent", g.AgentID}, {"state", g.State}, {"quarantine", g.Quarantine}, {"notice", g.Notice}, {"online since", when(g.Since)}, {"last seen", when(g.LastSeen)},
-		{"hostname", g.Hostname}, {"system", strings.TrimSpace(g.OSVersion + " " + g.OS + "/" + g.Arch)}, {"run as", g.RunAs},
+		{"hostname", g.Hostname}, {"system", system}, {"run as", g.RunAs},
 		{"file tools", roots}, {"labels", restapi.LabelsText(g.Labels)}, {"description", g.Description}, {"offers", strings.Join(g.Tools, ", ")},
 		{"agent version", g.AgentVersion}, {"clock", clockText(g.ClockAheadMS)}, {"key", fmt.Sprintf("%s (generation %d)", g.Fingerprint, g.Generation)}, {"created", when(g.CreatedAt)},
 	} {

@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"context"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
@@ -56,12 +57,11 @@ func (d *Dispatcher) admit(snap *store.Snapshot, who fleet.Principal, req Reques
 	if err := def.Check(args); err != nil {
 		return nil, err
 	}
-	offered := agent.Offers(def.Name)
-	if offered == 0 {
-		return nil, fleet.Errorf(protocol.CodeUnsupported, "agent %s doesn't offer %s (its system lacks it, or the agent needs an update); %s shows what it offers", agent.ID, def.Name, guideOf(req.Edge).show)
-	}
-	if m := def.Since(args, offered); m != "" {
-		return nil, fleet.Errorf(protocol.CodeUnsupported, "agent %s is too old for the argument %q of %s; update the agent, or leave the argument out", agent.ID, m, def.Name)
+	t := &target{agent: agent, def: def, args: args}
+	if !t.unheard() {
+		if err := t.offeredBy(agent, req.Edge); err != nil {
+			return nil, err
+		}
 	}
 	if len(req.Key) > 128 || len(req.ToolUseID) > 256 {
 		return nil, fleet.Errorf(protocol.CodeBadArgs, "an idempotency key has at most 128 bytes")
@@ -70,9 +70,38 @@ func (d *Dispatcher) admit(snap *store.Snapshot, who fleet.Principal, req Reques
 	if !utf8.ValidString(req.Key) || strings.ContainsFunc(req.Key, unicode.IsControl) {
 		return nil, fleet.Errorf(protocol.CodeBadArgs, "an idempotency key is text without control characters")
 	}
-	t := &target{agent: agent, def: def, args: args}
 	t.timeout, t.limit = timeouts(def, args)
 	return t, nil
+}
+
+// unheard tells that the agent had told nothing yet when the call was made: it has never
+// connected. What it offers is looked at when it's there.
+func (t *target) unheard() bool { return len(t.agent.Capabilities) == 0 }
+
+// offeredBy tells whether the agent, as it's known now, has the tool and its arguments.
+func (t *target) offeredBy(agent *fleet.Agent, edge string) error {
+	offered := agent.Offers(t.def.Name)
+	if offered == 0 {
+		return fleet.Errorf(protocol.CodeUnsupported, "agent %s doesn't offer %s (its system lacks it, or the agent needs an update); %s shows what it offers", agent.ID, t.def.Name, guideOf(edge).show)
+	}
+	if m := t.def.Since(t.args, offered); m != "" {
+		return fleet.Errorf(protocol.CodeUnsupported, "agent %s is too old for the argument %q of %s; update the agent, or leave the argument out", agent.ID, m, t.def.Name)
+	}
+	return nil
+}
+
+// heard looks at what an agent offers that is there now, and had told nothing before.
+func (d *Dispatcher) heard(ctx context.Context, t *target, edge string) error {
+	if !t.unheard() {
+		return nil
+	}
+	if err := d.db.Refresh(ctx); err != nil {
+		return err
+	}
+	if agent := d.db.Snapshot().Agents[t.agent.ID]; agent != nil { // else it was removed meanwhile, which is found on the way
+		return t.offeredBy(agent, edge)
+	}
+	return nil
 }
 
 // fits tells whether what travels beside the arguments suits the tool.

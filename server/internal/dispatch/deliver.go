@@ -205,6 +205,9 @@ func (d *Dispatcher) attempt(f *flight) (*protocol.Response, error) {
 	if !ok {
 		return nil, d.offline(d.db.Snapshot(), t.agent, f.edge)
 	}
+	if err := d.heard(f.ctx, t, f.edge); err != nil {
+		return nil, err
+	}
 	frame := &protocol.Request{
 		Type: protocol.TypeRequest, ID: string(f.id), Tool: t.def.Name, Args: t.args,
 		Seal:       protocol.B64(protocol.Seal(t.agent.Fingerprint, t.agent.Generation, string(f.id), t.def.Name, t.args)),

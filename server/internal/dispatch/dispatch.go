@@ -171,6 +171,9 @@ func (d *Dispatcher) begin(ctx context.Context, who fleet.Principal, req Request
 	}
 	intent := t.freeze(who, req)
 	if caller, ok := d.reach(ctx, who, t.agent); ok {
+		if err := d.heard(ctx, t, req.Edge); err != nil {
+			return nil, nil, err
+		}
 		intent.Boot = caller.Boot()
 	} else if req.QueueFor > 0 {
 		t.enqueue(&intent, req.QueueFor)

@@ -195,6 +195,9 @@ func (a *API) selectAgent(_ context.Context, by use, in selectIn) (any, error) {
 	}
 	switch out.State {
 	case stateOffline:
+		if len(view.Capabilities) == 0 {
+			out.Note = "It has never connected: what it offers isn't known yet. " + out.Note
+		}
 		out.Note = "It is offline: calls to it fail at once and nothing is sent, unless they have queue_for_seconds. " + out.Note
 	case stateQuarantined:
 		out.Note = "It is in quarantine (" + text.Line(view.Quarantined, 200) + "): an operator has to look at it. " + out.Note
