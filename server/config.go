@@ -28,6 +28,9 @@ type Config struct {
 	// ServerKeyFile holds the server's key; DataDir/server.key when empty. Replicas need the
 	// same key.
 	ServerKeyFile string
+	// NewServerKey lets the key in ServerKeyFile take the place of the one that the enrolled
+	// agents trust: they're let in no more until they are enrolled again.
+	NewServerKey bool
 	// PublicURL is how clients reach the server from outside ("https://drover.example.org"),
 	// behind a proxy for instance. Its host name is accepted as Host and as Origin.
 	PublicURL string

@@ -88,21 +88,9 @@ func New(cfg Config, log *slog.Logger) (*Server, error) {
 		_ = s.listener.Close()
 		return nil, err
 	}
-	own := s.db.Own
-	if cfg.NatsURL != "" {
-		own = s.db.Share
-	}
-	if s.own, err = own(context.Background()); err != nil {
+	if err := s.takeData(context.Background(), missing != nil); err != nil {
 		_ = s.Close()
 		return nil, err
-	}
-	if n := len(s.db.Snapshot().Agents); missing != nil && n > 0 {
-		if cfg.NatsURL != "" {
-			return nil, errors.Join(fmt.Errorf("%s was not there, and the database has agents that trust another key: replicas share one server key; copy it there from another replica, or name it with --server-key", cfg.ServerKeyFile),
-				os.Remove(cfg.ServerKeyFile), s.Close())
-		}
-		log.Error("the server's key was missing and a new one was made: the agents trust the old one and won't connect; restore the key's file from a backup, or enrol every agent again with drover enroll create --replace",
-			"file", cfg.ServerKeyFile, "agents", n)
 	}
 	if err := s.wire(); err != nil {
 		_ = s.Close()

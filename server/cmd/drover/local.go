@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/ed25519"
 	"errors"
@@ -49,7 +50,7 @@ func openLocal(ctx context.Context, w *where, create bool) (*client, error) {
 			Alive: func(string) bool { return true }, Log: log,
 		}),
 		PATs:      localTokens{Service: tokens, who: localPrincipal()},
-		Enrolment: localEnrolment{Service: enroll.New(enroll.Config{Store: db, ServerKey: key, Log: log}), where: w, key: key},
+		Enrolment: localEnrolment{Service: enroll.New(enroll.Config{Store: db, ServerKey: key, Log: log}), where: w, key: key, db: db},
 		Bodies:    edge.NewBodies(func(string) bool { return true }),
 		Store:     db, Blind: true, Version: versionText(), Log: log,
 	})
@@ -95,6 +96,8 @@ func localKey(w *where, create bool) (ed25519.PrivateKey, error) {
 		// A new database beside it would print credentials that its server never heard of.
 		return nil, fleet.Errorf(protocol.CodeBadArgs, "%s has a server's files but no drover.db: if that server uses PostgreSQL, give its database with --database-url or DROVER_DATABASE_URL, as the server has it; if it's new, let drover serve start there first; or use --url",
 			w.data)
+	case w.databaseURL == "" && exists("drover.db") && !present(w.serverKey(), ""):
+		return nil, checkOwner(w.data) // another key made here would keep the server from its data
 	case w.databaseURL == "" && !create && !exists("drover.db"):
 		return nil, fleet.Errorf(protocol.CodeNotFound, "there's no Drover data in %s. A server makes it when it first starts: drover serve there, make run in .data. Start it first, name its folder with --data DIR, or ask a running server with --url URL",
 			absolutePath(w.data))
@@ -117,6 +120,7 @@ type localEnrolment struct {
 	*enroll.Service
 	where *where
 	key   ed25519.PrivateKey
+	db    *store.DB
 }
 
 // Create implements restapi.Enrolment. A token carries the fingerprint of the server's key:
@@ -125,6 +129,9 @@ func (l localEnrolment) Create(ctx context.Context, by string, spec enroll.Spec)
 	if l.key == nil {
 		return "", nil, fleet.Errorf(protocol.CodeBadArgs, "a token needs the server's key, and %s isn't there: give it with --server-key, or the server's data folder with --data too, or use --url",
 			l.where.serverKey())
+	}
+	if known, err := l.db.ServerKey(ctx, "", ""); err != nil || known != "" && known != enroll.Fingerprint(l.key) {
+		return "", nil, cmp.Or(err, error(fleet.Errorf(protocol.CodeBadArgs, "a token needs the server's key, and %s has another one than the server of this data: give the right one with --server-key, or use --url", l.where.serverKey())))
 	}
 	return l.Service.Create(ctx, by, spec)
 }

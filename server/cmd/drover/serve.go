@@ -40,6 +40,7 @@ GOMEMLIMIT in the environment overrule either.`,
 	env(f, "listen", "DROVER_LISTEN")
 	f.StringVar(&cfg.NatsURL, "nats-url", "", "joins this server to others on the same --database-url: nats://HOST:PORT or tls://HOST:PORT")
 	env(f, "nats-url", "DROVER_NATS_URL")
+	f.BoolVar(&cfg.NewServerKey, "new-server-key", false, "once, when the server's key is lost for good: go on with another one; every agent has to be enrolled again")
 	f.StringVar(&cfg.PublicURL, "public-url", "", "how clients and agents reach the server from outside")
 	env(f, "public-url", "DROVER_PUBLIC_URL")
 	f.StringVar(&logFormat, "log-format", a.logFormat(), "json or text")

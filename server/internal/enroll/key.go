@@ -5,6 +5,7 @@ import (
 	"crypto/hkdf"
 	"crypto/rand"
 	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -37,6 +38,11 @@ func LoadServerKey(path string) (ed25519.PrivateKey, error) {
 // replica, and nothing can be learned from it of the key or of another purpose's.
 func Derive(key ed25519.PrivateKey, purpose string, n int) ([]byte, error) {
 	return hkdf.Key(sha256.New, key.Seed(), nil, purpose, n)
+}
+
+// Fingerprint names a server's key.
+func Fingerprint(key ed25519.PrivateKey) string {
+	return hex.EncodeToString(protocol.Fingerprint(key.Public().(ed25519.PublicKey)))
 }
 
 func readServerKey(path string) (ed25519.PrivateKey, error) {

@@ -98,6 +98,15 @@ func (o *Ownership) sign(ctx context.Context) error {
 	})
 }
 
+// ServerKey returns which server key the database is served with. Where it was over, or none yet,
+// it's key from now on.
+func (db *DB) ServerKey(ctx context.Context, key, over string) (now string, err error) {
+	err = db.inTx(ctx, func(t *tx) error {
+		return t.queryRow(ctx, `UPDATE store_state SET server_key = CASE WHEN server_key IN ('', $2) THEN $1 ELSE server_key END WHERE id = 1 RETURNING server_key`, key, over).Scan(&now)
+	})
+	return now, err
+}
+
 // name is what this process signs with: those that share leave no name.
 func (o *Ownership) name() string {
 	if o.how == "share" {
