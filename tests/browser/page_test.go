@@ -16,13 +16,20 @@ const markup = `<img src=x onerror="window.pwned=1">`
 
 func TestMain(m *testing.M) { os.Exit(harness.Main(m)) }
 
-func TestPage(t *testing.T) {
-	node := program(t, "node", "install Node.js 20.19 or newer")
-	chromium := program(t, "chromium", "install Debian's chromium")
+// browser is what a test of the page needs; the test is skipped, or fails, without.
+func browser(t *testing.T) (node, chromium string) {
+	t.Helper()
+	node = program(t, "node", "install Node.js 20.19 or newer")
+	chromium = program(t, "chromium", "install Debian's chromium")
 	_, err := os.Stat("node_modules/playwright-core")
 	testenv.Require(t, err == nil, "playwright-core isn't installed: run npm ci in tests/browser")
 	_, err = os.Stat("../../web/dist/index.html")
 	testenv.Require(t, err == nil, "the page isn't built: run make web")
+	return node, chromium
+}
+
+func TestPage(t *testing.T) {
+	node, chromium := browser(t)
 
 	s := harness.Launch(t, harness.Build(t, ""), harness.LaunchOptions{})
 	prefix, planted := named(markup)

@@ -11,18 +11,12 @@ import (
 	"testing"
 
 	"github.com/drover-fleet/drover/tests/harness"
-	"github.com/drover-fleet/drover/tests/testenv"
 )
 
 // TestPageBehindTwoReplicas: the page works behind a balancer that gives each request to the
 // next replica, on a wide screen and a narrow one.
 func TestPageBehindTwoReplicas(t *testing.T) {
-	node := program(t, "node", "install Node.js 20.19 or newer")
-	chromium := program(t, "chromium", "install Debian's chromium")
-	_, err := os.Stat("node_modules/playwright-core")
-	testenv.Require(t, err == nil, "playwright-core isn't installed: run npm ci in tests/browser")
-	_, err = os.Stat("../../web/dist/index.html")
-	testenv.Require(t, err == nil, "the page isn't built: run make web")
+	node, chromium := browser(t)
 
 	a := harness.Launch(t, harness.Build(t, ""), harness.LaunchOptions{Engine: harness.Postgres, Flags: []string{"--nats-url", harness.NATS(t)}})
 	b := a.Beside()

@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"regexp"
 	"strconv"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -301,40 +300,12 @@ func TestARestoredDatabase(t *testing.T) {
 		door.Cut()
 		works(t, first, "web-01")
 	}
-	key := func(d *harness.Deployment, command string) (res harness.CallResult) {
-		d.REST(d.Admin).JSON("POST", "/api/v1/calls", map[string]any{"agent_id": "web-01", "tool": "shell_exec", "args": map[string]any{"command": command}, "idempotency_key": "one"}, &res)
-		return res
-	}
-	newest := epoch(t, first)
-	lost := key(first, "echo lost")
-	if lost.State != "succeeded" {
-		t.Fatalf("%s %+v", lost.State, lost.Error)
-	}
+	newest, lost := epoch(t, first), losing(t, first)
 	first.Server.Stop()
 
 	again := first.BesideWith(backup, flags...)
 	door.Lead(addr(again))
 	other := again.Beside()
 	again.WaitState("web-01", "online")
-	for _, d := range []*harness.Deployment{again, other} {
-		works(t, d, "web-01")
-		if status, body := d.REST(d.Admin).Do("GET", "/api/v1/calls/"+lost.CallID, ""); status != 404 {
-			t.Errorf("a call from after the backup: HTTP %d %s", status, body)
-		}
-		if res := await(t, &d.Client, kept.CallID); res.Stdout() != "kept\n" {
-			t.Errorf("a call from before it: %s %s", res.State, res.Result)
-		}
-	}
-	open.release(t)
-	open.ended(t, await(t, &other.Client, under))
-	if res := key(other, "echo anew"); res.State != "succeeded" || res.Stdout() != "anew\n" || res.CallID == lost.CallID {
-		t.Errorf("a key that the backup doesn't have: %s %s %+v", res.State, res.Result, res.Error)
-	}
-	if n := epoch(t, again); n <= newest {
-		t.Errorf("the agent's connection has the number %d, and it had %d", n, newest)
-	}
-	if strings.Contains(string(again.Server.Log()), "quarantined") {
-		t.Error("the agent was quarantined")
-	}
-	oneEach(t, other)
+	past{kept: kept.CallID, lost: lost, under: under, open: open, newest: newest}.isBack(t, again, other)
 }

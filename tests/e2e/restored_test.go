@@ -28,17 +28,10 @@ func TestARestoredDataFolder(t *testing.T) {
 	backup := filepath.Join(t.TempDir(), "drover.db")
 	copyDatabase(t, filepath.Join(data, "drover.db"), backup)
 
-	key := func(command string) (res harness.CallResult) {
-		d.REST(d.Admin).JSON("POST", "/api/v1/calls", map[string]any{"agent_id": "web-01", "tool": "shell_exec", "args": map[string]any{"command": command}, "idempotency_key": "one"}, &res)
-		return res
-	}
 	d.Server.Kill()
 	d.Serve(addr(d))
 	works(t, d, "web-01")
-	lost, newest := key("echo lost"), epoch(t, d)
-	if lost.State != "succeeded" {
-		t.Fatalf("%s %+v", lost.State, lost.Error)
-	}
+	lost, newest := losing(t, d), epoch(t, d)
 	d.Server.Kill() // leaves what SQLite would play back over any drover.db
 	for _, name := range []string{"drover.db-wal", "drover.db-shm"} {
 		left := filepath.Join(data, name)
@@ -58,25 +51,58 @@ func TestARestoredDataFolder(t *testing.T) {
 
 	d.Serve(addr(d))
 	d.WaitState("web-01", "online")
-	works(t, d, "web-01")
-	if status, body := d.REST(d.Admin).Do("GET", "/api/v1/calls/"+lost.CallID, ""); status != 404 {
-		t.Errorf("a call from after the copy: HTTP %d %s", status, body)
+	past{kept: kept.CallID, lost: lost, under: under, open: open, newest: newest}.isBack(t, d)
+}
+
+// past is what there was when a copy of the database was made, and what came after it.
+type past struct {
+	kept, lost string // calls from before the copy, and from after
+	under      string // the call that the copy has as open
+	open       held   // its command
+	newest     int    // the number of the agent's last connection after the copy
+}
+
+// losing makes a call with the key "one", which the copy won't have.
+func losing(t *testing.T, d *harness.Deployment) (id string) {
+	t.Helper()
+	res := keyed(d, "echo lost")
+	if res.State != "succeeded" {
+		t.Fatalf("%s %+v", res.State, res.Error)
 	}
-	if res := await(t, &d.Client, kept.CallID); res.Stdout() != "kept\n" {
-		t.Errorf("a call from before it: %s %s", res.State, res.Result)
+	return res.CallID
+}
+
+func keyed(d *harness.Deployment, command string) (res harness.CallResult) {
+	d.REST(d.Admin).JSON("POST", "/api/v1/calls", map[string]any{"agent_id": "web-01", "tool": "shell_exec", "args": map[string]any{"command": command}, "idempotency_key": "one"}, &res)
+	return res
+}
+
+// isBack holds the servers over a copy to what was when it was made: what came after it is
+// unknown, what was open is asked for, and the agent is let in by the first one.
+func (p past) isBack(t *testing.T, servers ...*harness.Deployment) {
+	t.Helper()
+	first, last := servers[0], servers[len(servers)-1]
+	for _, d := range servers {
+		works(t, d, "web-01")
+		if status, body := d.REST(d.Admin).Do("GET", "/api/v1/calls/"+p.lost, ""); status != 404 {
+			t.Errorf("a call from after the copy: HTTP %d %s", status, body)
+		}
+		if res := await(t, &d.Client, p.kept); res.Stdout() != "kept\n" {
+			t.Errorf("a call from before it: %s %s", res.State, res.Result)
+		}
 	}
-	open.release(t)
-	open.ended(t, await(t, &d.Client, under))
-	if res := key("echo anew"); res.State != "succeeded" || res.Stdout() != "anew\n" || res.CallID == lost.CallID {
+	p.open.release(t)
+	p.open.ended(t, await(t, &last.Client, p.under))
+	if res := keyed(last, "echo anew"); res.State != "succeeded" || res.Stdout() != "anew\n" || res.CallID == p.lost {
 		t.Errorf("a key that the copy doesn't have: %s %s %+v", res.State, res.Result, res.Error)
 	}
-	if n := epoch(t, d); n <= newest {
-		t.Errorf("the agent's connection has the number %d, and it had %d", n, newest)
+	if n := epoch(t, first); n <= p.newest {
+		t.Errorf("the agent's connection has the number %d, and it had %d", n, p.newest)
 	}
-	if strings.Contains(string(d.Server.Log()), "quarantined") {
+	if strings.Contains(string(first.Server.Log()), "quarantined") {
 		t.Error("the agent was quarantined")
 	}
-	oneEach(t, d)
+	oneEach(t, last)
 }
 
 // copyDatabase makes a copy of a SQLite database that is in use.

@@ -20,6 +20,7 @@ import (
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/server/internal/fleet"
 	"github.com/drover-fleet/drover/server/internal/store"
+	"github.com/drover-fleet/drover/tests/testenv"
 )
 
 func newIntent() fleet.Intent {
@@ -188,9 +189,7 @@ func behindCutter(t *testing.T) (store.Config, *cutter) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if strings.HasPrefix(u.Host, "/") || u.Host == "" {
-		t.Skip("Postgres isn't reached by TCP")
-	}
+	testenv.Require(t, u.Host != "" && !strings.HasPrefix(u.Host, "/"), "DROVER_TEST_POSTGRES isn't reached by TCP")
 	c := newCutter(t, u.Host)
 	u.Host = c.listener.Addr().String()
 	q := u.Query()

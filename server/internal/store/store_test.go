@@ -20,6 +20,7 @@ import (
 	"github.com/drover-fleet/drover/server/internal/store"
 	"github.com/drover-fleet/drover/server/internal/store/storetest"
 	"github.com/drover-fleet/drover/server/internal/tunnel"
+	"github.com/drover-fleet/drover/tests/testenv"
 )
 
 var (
@@ -56,13 +57,7 @@ func requirePostgres(t testing.TB) {
 		defer func() { _ = db.Close() }()
 		err = db.PingContext(ctx)
 	}
-	switch {
-	case err == nil:
-	case os.Getenv("DROVER_TEST_REQUIRE") == "all":
-		t.Fatal("Postgres doesn't answer, and DROVER_TEST_REQUIRE=all:", err)
-	default:
-		t.Skip("Postgres doesn't answer (DROVER_TEST_POSTGRES names one):", err)
-	}
+	testenv.Require(t, err == nil, fmt.Sprintf("Postgres doesn't answer (DROVER_TEST_POSTGRES names one): %v", err))
 }
 
 // postgresConfig makes a schema of the test's own.
@@ -145,9 +140,7 @@ func TestPlainOnLoopback(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !strings.HasPrefix(u.Host, "127.0.0.1") && !strings.HasPrefix(u.Host, "localhost") {
-			t.Skip("Postgres isn't on loopback")
-		}
+		testenv.Require(t, strings.HasPrefix(u.Host, "127.0.0.1") || strings.HasPrefix(u.Host, "localhost"), "DROVER_TEST_POSTGRES isn't on loopback")
 		q := u.Query()
 		q.Del("sslmode")
 		if mode != "" {
