@@ -16,6 +16,7 @@ import (
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/protocol/text"
 	"github.com/drover-fleet/drover/server/internal/dispatch"
+	"github.com/drover-fleet/drover/server/internal/callargs"
 	"github.com/drover-fleet/drover/server/internal/fleet"
 	"github.com/drover-fleet/drover/server/internal/restapi"
 )
@@ -104,17 +105,17 @@ func (a *app) call(ctx context.Context, o *callFlags, tool string, words []strin
 	if err != nil {
 		return 0, err
 	}
-	text, err := a.readArgs(o.argsFrom)
+	text, err := callargs.Read(o.argsFrom, a.in)
 	if err != nil {
 		return 0, err
 	}
-	var s schema
+	var s callargs.Schema
 	if len(words) > 0 {
 		if s, err = toolSchema(ctx, api, tool); err != nil {
 			return 0, err
 		}
 	}
-	args, err := buildArgs(words, text, s)
+	args, err := callargs.Build(words, text, s)
 	if err != nil {
 		return 0, err
 	}
@@ -149,17 +150,17 @@ func queueSeconds(s string) (int, error) {
 
 // toolSchema asks the server for the tool's schema. A tool that isn't listed has none: the
 // call itself says why.
-func toolSchema(ctx context.Context, api *client, tool string) (schema, error) {
+func toolSchema(ctx context.Context, api *client, tool string) (callargs.Schema, error) {
 	var l restapi.ToolList
 	if err := api.do(ctx, http.MethodGet, "/tools", nil, &l); err != nil {
-		return schema{}, err
+		return callargs.Schema{}, err
 	}
 	for _, t := range l.Tools {
 		if t.Name == tool {
-			return schemaOf(t.InputSchema)
+			return callargs.SchemaOf(t.InputSchema)
 		}
 	}
-	return schema{}, nil
+	return callargs.Schema{}, nil
 }
 
 // Patience while a call runs.

@@ -1,4 +1,4 @@
-package main
+package callargs
 
 import (
 	"os"
@@ -10,13 +10,13 @@ import (
 	"github.com/drover-fleet/drover/server/internal/fleet"
 )
 
-func schemaFor(t *testing.T, tool string) schema {
+func schemaFor(t *testing.T, tool string) Schema {
 	t.Helper()
 	raw, err := capability.Find(tool).In.MarshalJSON()
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := schemaOf(raw)
+	s, err := SchemaOf(raw)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,11 +70,11 @@ func TestArguments(t *testing.T) {
 		if c.words != "" {
 			words = strings.Split(c.words, "|")
 		}
-		var s schema
+		var s Schema
 		if capability.Find(c.tool) != nil {
 			s = schemaFor(t, c.tool)
 		}
-		got, err := buildArgs(words, c.text, s)
+		got, err := Build(words, c.text, s)
 		want, fails := strings.CutPrefix(c.want, "!")
 		switch {
 		case fails && (err == nil || !strings.Contains(err.Error(), want) || fleet.AsError(err).Code != "bad_args"):
@@ -90,14 +90,14 @@ func TestArgsFrom(t *testing.T) {
 	if err := os.WriteFile(file, []byte(`{"command":"file"}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	a := &app{in: strings.NewReader(`{"command":"stdin"}`)}
+	in := strings.NewReader(`{"command":"stdin"}`)
 	for spec, want := range map[string]string{"": "", "@" + file: `{"command":"file"}`, "-": `{"command":"stdin"}`, `{"a":1}`: `{"a":1}`} {
-		if got, err := a.readArgs(spec); err != nil || got != want {
+		if got, err := Read(spec, in); err != nil || got != want {
 			t.Errorf("%s: %q, %v", spec, got, err)
 		}
 	}
 	for _, spec := range []string{"@/nope/nope", "plain", "-"} { // - is at its end now
-		if got, err := a.readArgs(spec); err == nil {
+		if got, err := Read(spec, in); err == nil {
 			t.Errorf("%s: %q", spec, got)
 		}
 	}

@@ -1,4 +1,5 @@
-package main
+// Package callargs makes a call's arguments of what stands on a command line.
+package callargs
 
 import (
 	"fmt"
@@ -17,17 +18,18 @@ import (
 	"github.com/drover-fleet/drover/server/internal/fleet"
 )
 
-// schema is as much of a tool's JSON schema as converting arguments needs.
-type schema struct {
+// Schema is as much of a tool's JSON schema as converting arguments needs.
+type Schema struct {
 	Type       string            `json:"type"`
-	Properties map[string]schema `json:"properties"`
-	Items      *schema           `json:"items"`
+	Properties map[string]Schema `json:"properties"`
+	Items      *Schema           `json:"items"`
 }
 
-// buildArgs makes a call's argument object from key=value and key:=JSON words and from the
+// Build makes a call's argument object from key=value and key:=JSON words and from the
 // text of --args ("" if there's none). A key stands once, whatever it comes from; only
 // lists and maps take several values. The text of --args alone goes out byte for byte.
-func buildArgs(words []string, whole string, s schema) (jsontext.Value, error) {
+// The errors are *fleet.Error with bad_args.
+func Build(words []string, whole string, s Schema) (jsontext.Value, error) {
 	base := map[string]jsontext.Value{}
 	if whole != "" {
 		raw := jsontext.Value(strings.TrimSpace(whole))
@@ -95,12 +97,12 @@ func splitWord(word string) (key, value string, isJSON bool, err error) {
 	return key, value, isJSON, nil
 }
 
-// convert turns text into JSON of the type that the tool's schema has for the key. A key
+// convert turns text into JSON of the type that the tool's Schema has for the key. A key
 // that the schema lacks stays text: the server says what is wrong with it.
-func convert(key string, texts []string, s schema) (jsontext.Value, error) {
+func convert(key string, texts []string, s Schema) (jsontext.Value, error) {
 	switch s.Type {
 	case "array":
-		item := schema{Type: "string"}
+		item := Schema{Type: "string"}
 		if s.Items != nil {
 			item = *s.Items
 		}
@@ -150,15 +152,16 @@ func scalar(key, word, kind string) (jsontext.Value, error) {
 	return v, nil
 }
 
-// readArgs reads what --args names: @FILE, - for standard input, or the JSON itself.
-func (a *app) readArgs(spec string) (string, error) {
+// Read reads what --args names: @FILE, - for standard input (in), or the JSON itself. It's "" for
+// "". The errors are *fleet.Error with bad_args or too_large.
+func Read(spec string, in io.Reader) (string, error) {
 	var b []byte
 	var err error
 	switch {
 	case spec == "":
 		return "", nil
 	case spec == "-" || spec == "@-":
-		b, err = io.ReadAll(io.LimitReader(a.in, capability.MaxArgs+1))
+		b, err = io.ReadAll(io.LimitReader(in, capability.MaxArgs+1))
 	case strings.HasPrefix(spec, "@"):
 		b, err = os.ReadFile(spec[1:])
 	case strings.HasPrefix(strings.TrimSpace(spec), "{"):
@@ -178,11 +181,11 @@ func (a *app) readArgs(spec string) (string, error) {
 	return string(b), nil
 }
 
-// schemaOf reads the input schema of a tool as the server lists it.
-func schemaOf(raw jsontext.Value) (schema, error) {
-	var s schema
+// SchemaOf reads the input schema of a tool as the server lists it.
+func SchemaOf(raw jsontext.Value) (Schema, error) {
+	var s Schema
 	if err := json.Unmarshal(raw, &s); err != nil {
-		return s, fmt.Errorf("the tool's schema: %w", err)
+		return s, fmt.Errorf("the tool's Schema: %w", err)
 	}
 	return s, nil
 }
