@@ -62,8 +62,8 @@ type Server struct {
 	http     *http.Server
 }
 
-// New opens the store, migrates it, and takes the address, so that a busy port or a
-// damaged database is reported before anything is served. The caller must call Run or Close.
+// New opens the store, migrates it, and takes it and the address, so that a busy port, a damaged
+// database or a server that has it already is reported before anything is served. The caller must call Run or Close.
 func New(cfg Config, log *slog.Logger) (*Server, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -80,15 +80,16 @@ func New(cfg Config, log *slog.Logger) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	if s.listener, err = net.Listen("tcp", cfg.Listen); err != nil {
-		return nil, err
-	}
 	s.db, err = store.Open(context.Background(), store.Config{DataDir: cfg.DataDir, DatabaseURL: cfg.DatabaseURL, Log: log})
 	if err != nil {
-		_ = s.listener.Close()
 		return nil, err
 	}
+	// The data before the address: of a server that has both, the data are what matters.
 	if err := s.takeData(context.Background(), missing != nil); err != nil {
+		_ = s.Close()
+		return nil, err
+	}
+	if s.listener, err = net.Listen("tcp", cfg.Listen); err != nil {
 		_ = s.Close()
 		return nil, err
 	}
@@ -289,7 +290,9 @@ const flushTime = 2 * time.Second
 
 // Close releases what New took. Run does it by itself.
 func (s *Server) Close() error {
-	_ = s.listener.Close()
+	if s.listener != nil {
+		_ = s.listener.Close()
+	}
 	if s.own != nil {
 		_ = s.own.Release() // the process' end would do it as well
 	}

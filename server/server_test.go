@@ -81,7 +81,7 @@ func TestOneServerOnItsData(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := New(Config{Listen: "127.0.0.1:0", DataDir: dir}, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "another Drover server") {
+	if _, err := New(Config{Listen: "127.0.0.1:0", DataDir: dir}, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "Drover already runs on the data in "+dir) {
 		t.Errorf("a second server: %v", err)
 	}
 	if err := first.Close(); err != nil {

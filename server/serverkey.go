@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/text"
 	"github.com/drover-fleet/drover/server/internal/enroll"
 	"github.com/drover-fleet/drover/server/internal/fleet"
 )
@@ -38,7 +40,14 @@ func (s *Server) hold(ctx context.Context, shared bool) (err error) {
 		take = s.db.Share
 	}
 	s.own, err = take(ctx)
-	return err
+	if err == nil || s.cfg.DatabaseURL != "" || fleet.AsError(err).Code != protocol.CodeConflict {
+		return err
+	}
+	at := ""
+	if url, rerr := os.ReadFile(filepath.Join(s.cfg.DataDir, URLFile)); rerr == nil {
+		at = ", at " + text.Line(strings.TrimSpace(string(url)), 200)
+	}
+	return fleet.Wrap(protocol.CodeConflict, err, "Drover already runs on the data in %s%s; use that one, or stop it first, or give this one another folder with --data", s.cfg.DataDir, at)
 }
 
 // settleKey refuses a key that isn't the database's own: its agents would find an impostor

@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -21,6 +23,7 @@ import (
 	"github.com/drover-fleet/drover/server"
 	"github.com/drover-fleet/drover/server/internal/fleet"
 	"github.com/drover-fleet/drover/server/internal/memory"
+	"github.com/drover-fleet/drover/server/internal/moved"
 	"github.com/drover-fleet/drover/server/internal/obs"
 	"github.com/drover-fleet/drover/server/internal/restapi"
 )
@@ -74,14 +77,14 @@ func (d *dev) run(ctx context.Context) error {
 	if os.Geteuid() == 0 {
 		d.app.say("\n*** drover dev runs as root: whoever has the token below is root on this machine. ***\n*** Run it as an ordinary user unless that is what you want.                        ***\n")
 	}
-	first, err := d.prepare(ctx)
-	if err != nil {
-		return err
-	}
 	memory.Tune(ctx, d.app.getenv)
 	s, err := d.server()
 	if err != nil {
 		return err
+	}
+	first, err := d.prepare(ctx, s.URL())
+	if err != nil {
+		return errors.Join(err, s.Close())
 	}
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -112,8 +115,12 @@ func (d *dev) run(ctx context.Context) error {
 	return errors.Join(err, <-served)
 }
 
-// server makes the server, on another port if the one that was asked for is taken.
+// server makes the server, on another port if the one that was asked for is taken. It holds the
+// data: nobody else's server or agent is disturbed by what comes then.
 func (d *dev) server() (*server.Server, error) {
+	if _, err := localKey(&where{data: d.dir}, true); err != nil {
+		return nil, err
+	}
 	cfg := server.Config{Listen: d.listen, DataDir: d.dir, EnrollCommand: enrollCommand(&where{data: d.dir}), Version: versionText()}
 	s, err := server.New(cfg, d.log)
 	if addressTaken(err) {
@@ -127,11 +134,12 @@ func (d *dev) server() (*server.Server, error) {
 // setup is what a run of dev needs before the server starts.
 type setup struct {
 	token, agentID string
-	enrolment      string // "" if the agent is enrolled already
+	enrolment      string              // "" if the agent is enrolled already
+	elsewhere      map[string][]string // other agents, by the URL that they dial instead of this one
 }
 
 // prepare makes the token, the agent's id and its enrolment where they aren't there yet.
-func (d *dev) prepare(ctx context.Context) (setup, error) {
+func (d *dev) prepare(ctx context.Context, base string) (setup, error) {
 	api, err := openLocal(ctx, &where{data: d.dir}, true)
 	if err != nil {
 		return setup{}, err
@@ -141,7 +149,21 @@ func (d *dev) prepare(ctx context.Context) (setup, error) {
 	if s.token, err = d.token(ctx, api); err != nil {
 		return s, err
 	}
-	s.agentID, s.enrolment, err = d.agent(ctx, api)
+	if s.agentID, s.enrolment, err = d.agent(ctx, api); err != nil {
+		return s, err
+	}
+	others, err := allAgents(ctx, api, url.Values{})
+	if err != nil {
+		return s, err
+	}
+	seen := map[string]time.Time{}
+	for _, g := range others {
+		if g.AgentID != s.agentID {
+			seen[g.AgentID] = g.LastSeen
+		}
+	}
+	book := moved.Book{File: filepath.Join(d.dir, "dev-hosts.json"), LastURL: filepath.Join(d.dir, server.URLFile)}
+	s.elsewhere, err = book.Elsewhere(base, seen)
 	return s, err
 }
 
@@ -282,6 +304,24 @@ Add another agent (prints what to run there):
 
 %[8]s
 `, base, s.token, s.agentID, state, restapi.Prefix, word(os.Args[0]), word(d.dir), thisMachineAlone(base))
+	for _, old := range slices.Sorted(maps.Keys(s.elsewhere)) {
+		d.warn(base, old, s.elsewhere[old])
+	}
+}
+
+// warn says that agents can't come back to this server, since they dial the URL old.
+func (d *dev) warn(base, old string, ids []string) {
+	back := "serve these data there again, as that run did"
+	if u, err := url.Parse(old); err == nil && u.Scheme == "http" && loopback(u.Hostname()) {
+		back = fmt.Sprintf("end this, and whatever else has %s, and start it there:\n\n  %s dev --data %s --listen %s", u.Host, word(os.Args[0]), word(d.dir), u.Host)
+	}
+	d.app.say(`*** Agents are cut off: this server is at %[1]s, and they dial %[2]s,
+*** where it was before: %[3]s
+
+To have them back, %[4]s
+
+Or start each with the new address, once (its state folder stays): drover-agent run --server %[1]s
+`, base, text.Line(old, 200), text.Line(strings.Join(ids, ", "), 300), back)
 }
 
 // await asks the server until the agent is online, for at most onlineWait.

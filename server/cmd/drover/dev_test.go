@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -130,17 +131,23 @@ func agents(t *testing.T, dir string) (pids []string) {
 	return pids
 }
 
-func TestDev(t *testing.T) {
-	if runtime.GOOS != "linux" {
-		t.Skip("it looks at processes as Linux shows them")
-	}
+// programs is a folder with both programs, just built.
+func programs(t *testing.T) string {
+	t.Helper()
 	bin := t.TempDir()
 	build := exec.Command("go", "build", "-o", bin, "./server/cmd/drover", "./agent/cmd/drover-agent")
 	build.Dir = filepath.Join("..", "..", "..")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build: %v\n%s", err, out)
 	}
-	dir := filepath.Join(t.TempDir(), "data")
+	return bin
+}
+
+func TestDev(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("it looks at processes as Linux shows them")
+	}
+	bin, dir := programs(t), filepath.Join(t.TempDir(), "data")
 	busy, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -216,4 +223,103 @@ func TestDev(t *testing.T) {
 		t.Errorf("after revocation and removal: %s %s", third.pat, third.agent)
 	}
 	third.interrupt(t)
+}
+
+// TestDevOnAnotherPort: hosts that were added dial the address of then, and whoever starts the
+// server on another one is told so, and what to do; a server that runs already comes first.
+func TestDevOnAnotherPort(t *testing.T) {
+	bin, dir := programs(t), filepath.Join(t.TempDir(), "data")
+	first := startDev(t, bin, dir, "127.0.0.1:0")
+	host := first.add(t, bin, dir, "web-01")
+	if strings.Contains(first.out.String(), "cut off") {
+		t.Errorf("nobody is cut off at first:\n%s", first.out)
+	}
+
+	again := exec.Command(filepath.Join(bin, "drover"), "dev", "--data", dir, "--listen", strings.TrimPrefix(first.url, "http://"))
+	out, err := again.CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "Drover already runs on the data in "+dir+", at "+first.url) || strings.Contains(string(out), "taken") {
+		t.Errorf("while one runs: %v\n%s", err, out)
+	}
+	first.interrupt(t)
+
+	for range 2 { // as long as the host isn't back
+		moved := startDev(t, bin, dir, "127.0.0.1:0")
+		harness.Eventually(t, 10*time.Second, "it says who is cut off", func() bool {
+			return strings.Contains(moved.out.String(), "start each with the new address")
+		})
+		for _, want := range []string{"this server is at " + moved.url + ", and they dial " + first.url, "where it was before: web-01\n"} {
+			if !strings.Contains(moved.out.String(), want) {
+				t.Errorf("no %q in:\n%s", want, moved.out)
+			}
+		}
+		moved.interrupt(t)
+	}
+
+	back := startDev(t, bin, dir, strings.TrimPrefix(first.url, "http://")) // as the line says
+	back.online(t, "web-01")
+	if strings.Contains(back.out.String(), "cut off") {
+		t.Errorf("it's back:\n%s", back.out)
+	}
+	back.interrupt(t)
+
+	// The other way that it says: from then on the new address is the host's.
+	moved := startDev(t, bin, dir, "127.0.0.1:0")
+	host.start(t, "--server", moved.url)
+	moved.online(t, "web-01")
+	moved.interrupt(t)
+	stays := startDev(t, bin, dir, strings.TrimPrefix(moved.url, "http://"))
+	if strings.Contains(stays.out.String(), "cut off") {
+		t.Errorf("it was moved:\n%s", stays.out)
+	}
+	stays.interrupt(t)
+	last := startDev(t, bin, dir, strings.TrimPrefix(first.url, "http://"))
+	harness.Eventually(t, 10*time.Second, "it says who is cut off", func() bool {
+		return strings.Contains(last.out.String(), "they dial "+moved.url)
+	})
+	last.interrupt(t)
+}
+
+// devHost is another agent, beside drover dev's own.
+type devHost struct {
+	program, state string
+	stop           func()
+}
+
+// add enrols another agent at this server, as its own words say, and waits until it's online.
+func (d *devRun) add(t *testing.T, bin, dir, id string) *devHost {
+	t.Helper()
+	token := (run{}).drover(t.Context(), "enroll", "create", "--data", dir, "--agent-id", id)
+	if token.code != 0 || !strings.Contains(token.err, "--server "+d.url+" ") {
+		t.Fatalf("%+v", token)
+	}
+	h := &devHost{program: filepath.Join(bin, "drover-agent"), state: t.TempDir(), stop: func() {}}
+	t.Cleanup(func() { h.stop() })
+	file := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(file, []byte(token.out), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	h.start(t, "--server", d.url, "--token-file", file)
+	d.online(t, id)
+	return h
+}
+
+// start starts the agent, in the place of the process that it was before.
+func (h *devHost) start(t *testing.T, args ...string) {
+	t.Helper()
+	h.stop()
+	cmd := exec.Command(h.program, append([]string{"run", "--state", h.state}, args...)...)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	h.stop = func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }
+}
+
+// online waits until an agent is.
+func (d *devRun) online(t *testing.T, id string) {
+	t.Helper()
+	harness.Eventually(t, 60*time.Second, id+" is online", func() bool {
+		var l restapi.AgentList
+		err := json.Unmarshal(d.get(t, "/api/v1/agents?state=online"), &l)
+		return err == nil && slices.ContainsFunc(l.Agents, func(g restapi.AgentInfo) bool { return g.AgentID == id })
+	})
 }
