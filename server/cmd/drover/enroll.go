@@ -114,17 +114,39 @@ func (a *app) pasteLine(w *where, verb, token string) (line, target string) {
 }
 
 // enrollCommand is what makes an enrolment token on the machine of the server with these data,
-// in any folder there.
+// in any folder there. It holds no password.
 func enrollCommand(w *where) string {
 	program := "drover"
 	if self, err := os.Executable(); err == nil && strings.ContainsRune(os.Args[0], filepath.Separator) {
 		program = self // it isn't where the shell looks, or nobody knows
 	}
 	line := word(program) + " enroll create --data " + word(absolutePath(w.data))
+	if w.databaseURL != "" {
+		line += " --database-url " + databaseWord(w.databaseURL)
+	}
 	if w.keyFile != "" {
 		line += " --server-key " + word(absolutePath(w.keyFile))
 	}
 	return line
+}
+
+// databaseWord is the database's URL for a shell's command line. One that has, or may have, a
+// password in it is taken from the environment, and the shell says so where it isn't there.
+func databaseWord(databaseURL string) string {
+	const fromEnvironment = `"${DROVER_DATABASE_URL:?set it as the server has it}"`
+	u, err := url.Parse(databaseURL)
+	if err != nil || u.Scheme != "postgres" && u.Scheme != "postgresql" {
+		return fromEnvironment
+	}
+	if _, secret := u.User.Password(); secret {
+		return fromEnvironment
+	}
+	for k := range u.Query() {
+		if strings.Contains(strings.ToLower(k), "pass") {
+			return fromEnvironment
+		}
+	}
+	return word(databaseURL)
 }
 
 // thisMachineAlone says of a loopback address that no other machine reaches the server there;

@@ -12,6 +12,9 @@ export function claudeDesktop(origin: string): string {
   return JSON.stringify({ mcpServers: { drover } }, null, 2);
 }
 
+/** Stands in a command for the URL of the server's database, where that may hold a password. */
+export const databaseVariable = "DROVER_DATABASE_URL";
+
 /** What makes a token where the server runs; the server tells its administrators how it's called there. */
 export function enrollCreate(command = "drover enroll create"): string {
   return `${command} --agent-id web-01`;

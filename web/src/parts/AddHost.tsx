@@ -1,4 +1,4 @@
-import { agentRun, enrollCreate, isLoopback, needsPlaintext } from "../lib/commands";
+import { agentRun, databaseVariable, enrollCreate, isLoopback, needsPlaintext } from "../lib/commands";
 import { CopyLine } from "./CopyLine";
 import { Notice } from "./Notice";
 import { Section } from "./Section";
@@ -13,6 +13,12 @@ export function AddHost({ origin, command }: Props) {
         dials out; no port is opened. Commands will run as the user who starts it.
       </p>
       <CopyLine label="1. Where the server runs" text={enrollCreate(command)} />
+      {command?.includes(databaseVariable) && (
+        <p className="mt-3 max-w-2xl text-muted text-sm">
+          The database's URL isn't shown, since it may hold a password: set <code>{databaseVariable}</code> in that
+          shell as the server has it.
+        </p>
+      )}
       <CopyLine label="2. On the host, with the token that it printed" text={agentRun(origin)} />
       {isLoopback(origin) && (
         <p className="mt-3 max-w-2xl text-muted text-sm">
