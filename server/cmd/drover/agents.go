@@ -65,8 +65,8 @@ func (a *app) agentsList() *cobra.Command {
 	var query, labels, state string
 	cmd := &cobra.Command{
 		Use: "list", Short: "List agents", Args: noArgs,
-		Long: `Lists the agents by id. On --data the state is unknown: only the running server knows
-who is online; ask it with --url.`,
+		Long: `Lists the agents by id. On --data the state is unknown, and when they were seen last is up
+to a minute old: only the running server knows who is online; ask it with --url.`,
 		Example: `  drover agents list --url http://127.0.0.1:7400
   drover agents list --labels env=prod,role=web --state online
   drover agents list --json`,

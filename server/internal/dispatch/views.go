@@ -18,6 +18,9 @@ type AgentView struct {
 	Online bool
 	// Since is when it came online, zero while it's offline.
 	Since time.Time
+	// LastSeen is when it was seen last, zero if never. While it's online that's now: what the
+	// store has (the Agent's) is up to a minute old, and may be of before it came online.
+	LastSeen time.Time
 	// Quarantined is why its identity isn't let in now, or "".
 	Quarantined string
 	// Notice is what an operator should know of its identity, or "": a copy was refused.
@@ -50,9 +53,12 @@ func (d *Dispatcher) Agent(who fleet.Principal, id, edge string) (AgentView, err
 
 func (d *Dispatcher) view(snap *store.Snapshot, a *fleet.Agent) AgentView {
 	online, since := d.online(a.ID)
-	v := AgentView{Agent: a, Online: online, Since: since}
+	v := AgentView{Agent: a, Online: online, Since: since, LastSeen: a.LastSeen}
 	if v.Quarantined, v.Notice = standing(snap, a.ID); online {
 		v.Quarantined = ""
+		if v.LastSeen = time.Now(); v.LastSeen.Before(since) { // by another replica's clock
+			v.LastSeen = since
+		}
 	}
 	return v
 }

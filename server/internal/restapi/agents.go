@@ -33,7 +33,7 @@ type AgentInfo struct {
 	Generation   int64             `json:"generation" doc:"Counts its keys, from 1."`
 	Fingerprint  string            `json:"fingerprint" doc:"SHA-256 of its present key, base64url."`
 	CreatedAt    time.Time         `json:"created_at"`
-	LastSeen     time.Time         `json:"last_seen,omitzero" doc:"Absent before its first connection."`
+	LastSeen     time.Time         `json:"last_seen,omitzero" doc:"Now, while it's online; absent before its first connection."`
 }
 
 type listAgentsIn struct {

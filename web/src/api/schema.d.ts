@@ -358,7 +358,7 @@ export interface components {
             };
             /**
              * Format: date-time
-             * @description Absent before its first connection.
+             * @description Now, while it's online; absent before its first connection.
              */
             last_seen?: string;
             /** @description What an operator should know of its identity: that a copy of its key was refused. */
