@@ -293,7 +293,7 @@ func queued(c *restapi.Call) bool { return c.State == string(fleet.Queued) && !c
 
 // showQueued says that the call waits for its host, and how to wait for the call.
 func (a *app) showQueued(o *callFlags, c *restapi.Call) int {
-	a.say("drover: queued: %s is offline; the call %s waits for it until %s and has not run", text.Line(c.AgentID, 63), c.CallID, when(c.QueuedUntil))
+	a.say("drover: queued: %s was offline; the call %s waits for it until %s and has not run", text.Line(c.AgentID, 63), c.CallID, when(c.QueuedUntil))
 	a.say("drover: the same command with --idempotency-key %s tells how it went, and runs nothing twice; POST %s/calls/%s/cancel takes it back", text.Quote(o.key, 128), restapi.Prefix, c.CallID)
 	return exitQueued
 }

@@ -39,7 +39,7 @@ func TestCallQueueFor(t *testing.T) {
 	if got := call("shell_exec", "command=id"); got.code != 255 || !strings.HasPrefix(got.err, "drover: offline") {
 		t.Errorf("without --queue-for: %+v", got)
 	}
-	waits := regexp.MustCompile(`^drover: queued: web-01 is offline; the call [0-9a-f-]{36} waits for it until \d{4}-.* and has not run\ndrover: the same command with --idempotency-key "k1" tells how it went`)
+	waits := regexp.MustCompile(`^drover: queued: web-01 was offline; the call [0-9a-f-]{36} waits for it until \d{4}-.* and has not run\ndrover: the same command with --idempotency-key "k1" tells how it went`)
 	args := []string{"--idempotency-key", "k1", "shell_exec", "command=echo later"}
 	for range 2 { // the second joins the first
 		if got := call(append([]string{"--queue-for", "1h"}, args...)...); got.code != 75 || got.out != "" || !waits.MatchString(got.err) {

@@ -133,8 +133,12 @@ func withEvidence(res dispatch.Result) *fleet.Error {
 }
 
 func stillOpen(res dispatch.Result) string {
-	if res.State == fleet.Queued {
-		return fmt.Sprintf(`queued: %s for agent %s, as call %s, until %s. The host is offline. The call runs once if the host connects before that time, and never after it. Nothing has run yet; this is not a failure, and calling again would queue it twice.
+	switch {
+	case res.State == fleet.Queued && res.QueuedUntil.IsZero():
+		return fmt.Sprintf(`waiting: %s on agent %s, as call %s, has not begun: it waits for its turn on the host, where as many calls run as may at once, or whose connection is just being made anew. This is not a failure, and calling again would run it twice.
+Next: call_result with {"call_id":"%s","wait_seconds":50} waits for its result; call_cancel with the call_id takes it back.`, res.Tool, res.Agent, res.CallID, res.CallID)
+	case res.State == fleet.Queued:
+		return fmt.Sprintf(`queued: %s for agent %s, as call %s, until %s. The host was offline when the call was made. The call runs once if the host connects before that time, and never after it. Nothing has run yet; this is not a failure, and calling again would queue it twice.
 Next: call_result with {"call_id":"%s"} tells where it stands; call_cancel with the call_id takes it back.`,
 			res.Tool, res.Agent, res.CallID, res.QueuedUntil.UTC().Format("2006-01-02 15:04:05 UTC"), res.CallID)
 	}
