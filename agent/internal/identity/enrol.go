@@ -133,7 +133,7 @@ func (e *Enrolment) prepare(token string) (key ed25519.PrivateKey, put func(Stat
 	if err := apply(e.Dir); err != nil {
 		return nil, nil, err
 	}
-	write := func(st State) error { return writeState(state, st) }
+	write := func(st State) error { return place(e.Dir, key, st) }
 	old, err := readState(state)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -142,8 +142,8 @@ func (e *Enrolment) prepare(token string) (key ed25519.PrivateKey, put func(Stat
 	case !e.Replace: // made this moment
 		return nil, nil, errEnrolled(e.Dir)
 	}
-	if err == nil && old.Token == token { // what this token made is here: its answer may have been lost to a caller
-		if key, err := readKey(own); err == nil {
+	if err == nil {
+		if key, err = readKey(own); err == nil && old.madeBy(e.Dir, key) == token { // what this token made is here: its answer may have been lost to a caller
 			return key, write, nil
 		}
 	}

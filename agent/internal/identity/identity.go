@@ -40,7 +40,8 @@ type State struct {
 	// NextServerKey was announced, signed by ServerKey; the server may use either.
 	NextServerKey string `json:"next_server_key,omitempty"`
 	ServerURL     string `json:"server_url"`
-	// Token is the id of the token that made it: not a secret. Earlier versions didn't note it.
+	// Token is the id of the token that made it: not a secret. It stands in nextState, and once
+	// the enrolment is in place in madeByFile: earlier versions refuse it in stateFile.
 	Token string `json:"token,omitempty"`
 }
 
@@ -83,6 +84,7 @@ func Open(dir string) (*Identity, error) {
 	if err != nil {
 		return nil, err
 	}
+	st.Token = st.madeBy(dir, key)
 	id := &Identity{dir: dir, key: key, serverKeys: servers, state: st}
 	if err := id.epoch.open(filepath.Join(dir, epochFile)); err != nil {
 		return nil, err

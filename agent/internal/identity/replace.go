@@ -74,6 +74,9 @@ func apply(dir string) error {
 	if err != nil {
 		return err
 	}
+	if st.Token == "" { // all but the last step is done
+		return durable.Rename(next, filepath.Join(dir, stateFile))
+	}
 	if _, err := protocol.UnB64(st.Token, tokenIDSize); err != nil {
 		return fmt.Errorf("%s is damaged: token: %w", next, err)
 	}
@@ -93,8 +96,65 @@ func apply(dir string) error {
 			return err
 		}
 	}
+	key, err := readKey(filepath.Join(dir, keyFile))
+	if err != nil {
+		return err
+	}
+	if err := noteMadeBy(dir, key, st.Token); err != nil {
+		return err
+	}
+	st.Token = ""
+	if err := writeState(next, st); err != nil {
+		return err
+	}
 	return durable.Rename(next, filepath.Join(dir, stateFile))
 }
+
+// madeByFile says by which token the enrolment with this key was made. The version before
+// doesn't know it: it may leave it beside an enrolment of its own, which has another key.
+const madeByFile = "madeby.json"
+
+// maker is what madeByFile holds.
+type maker struct {
+	Key   string `json:"key"` // the agent's public one
+	Token string `json:"token"`
+}
+
+func publicOf(key ed25519.PrivateKey) string { return protocol.B64(key.Public().(ed25519.PublicKey)) }
+
+func noteMadeBy(dir string, key ed25519.PrivateKey, token string) error {
+	b, err := json.Marshal(maker{publicOf(key), token})
+	if err != nil {
+		return err
+	}
+	return durable.WriteFile(filepath.Join(dir, madeByFile), append(b, '\n'))
+}
+
+// madeBy is the id of the token that made the enrolment in dir, which has this key; "" where
+// nobody noted it.
+func (st *State) madeBy(dir string, key ed25519.PrivateKey) string {
+	b, err := os.ReadFile(filepath.Join(dir, madeByFile))
+	var m maker
+	if err == nil && strict.Unmarshal(b, &m, limits) == nil && m.Key == publicOf(key) {
+		return m.Token
+	}
+	return st.Token
+}
+
+// place writes the state of the enrolment with this key, whose key is in place.
+func place(dir string, key ed25519.PrivateKey, st State) error {
+	if st.Token != "" {
+		if err := noteMadeBy(dir, key, st.Token); err != nil {
+			return err
+		}
+	}
+	st.Token = ""
+	return writeState(filepath.Join(dir, stateFile), st)
+}
+
+// limits are those of the folder's JSON files. Members that a newer version has added are passed
+// over: it adds none that a version without it must not overlook.
+var limits = strict.Limits{MaxBytes: 64 << 10, Extra: true}
 
 // tokenIDSize is the length of a token's id, in bytes.
 const tokenIDSize = len(protocol.EnrolToken{}.ID)
@@ -124,7 +184,7 @@ func readState(path string) (st State, err error) {
 	if err != nil {
 		return st, err
 	}
-	if err := strict.Unmarshal(b, &st, strict.Limits{MaxBytes: 64 << 10}); err != nil {
+	if err := strict.Unmarshal(b, &st, limits); err != nil {
 		return st, fmt.Errorf("%s is damaged (%w); enrol again with --replace", path, err)
 	}
 	return st, nil
@@ -146,7 +206,7 @@ func (id *Identity) store(st State) error {
 	if key, err := readKey(filepath.Join(id.dir, keyFile)); err == nil && !key.Equal(id.key) {
 		return errReplaced
 	}
-	return writeState(filepath.Join(id.dir, stateFile), st)
+	return place(id.dir, id.key, st)
 }
 
 func writeState(path string, st State) error {
