@@ -36,8 +36,9 @@ func (s *Server) measureCluster(bus *cluster.Bus) {
 	count("drover_cluster_served_total", "Calls that came from another replica.", nil, func(c cluster.Stats) int64 { return c.Served })
 	count("drover_cluster_disconnects_total", "Times that the connection to NATS was lost.", nil, func(c cluster.Stats) int64 { return c.Disconnects })
 	count("drover_cluster_epochs_lost_total", "Connections of agents that ended here because another replica had a newer one.", nil, func(c cluster.Stats) int64 { return c.Overtaken })
-	const refused = "Messages on NATS that weren't acted on: forged or changed, sent twice, or too late."
+	const refused = "Messages on NATS that weren't acted on: forged or changed, another version's that isn't understood, sent twice, or too late."
 	count("drover_cluster_refused_total", refused, map[string]string{"why": "forged"}, func(c cluster.Stats) int64 { return c.Forged })
+	count("drover_cluster_refused_total", refused, map[string]string{"why": "unreadable"}, func(c cluster.Stats) int64 { return c.Unreadable })
 	count("drover_cluster_refused_total", refused, map[string]string{"why": "replayed"}, func(c cluster.Stats) int64 { return c.Replayed })
 	count("drover_cluster_refused_total", refused, map[string]string{"why": "stale"}, func(c cluster.Stats) int64 { return c.Stale })
 }

@@ -77,6 +77,7 @@ const (
 type Stats struct {
 	Refused     int64 // messages that weren't acted on; of them
 	Forged      int64 // not sealed by a replica of this deployment, or changed
+	Unreadable  int64 // a replica of another version said what isn't understood here
 	Replayed    int64 // came twice
 	Stale       int64 // came too late
 	Hops        int64 // calls that went to another replica
@@ -126,7 +127,7 @@ type Bus struct {
 	refused, hops     atomic.Int64
 	files             atomic.Int64 // that pass between other replicas and agents here
 
-	forged, replayed, stale, served, outNow, inNow, disconnects, overtaken atomic.Int64
+	forged, unreadable, replayed, stale, served, outNow, inNow, disconnects, overtaken atomic.Int64
 }
 
 // Connect joins the other replicas. It fails when NATS doesn't answer; later it's waited for.
@@ -277,7 +278,7 @@ func (b *Bus) Stats() Stats {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return Stats{
-		Refused: b.refused.Load(), Forged: b.forged.Load(), Replayed: b.replayed.Load(), Stale: b.stale.Load(), Hops: b.hops.Load(), Served: b.served.Load(),
+		Refused: b.refused.Load(), Forged: b.forged.Load(), Unreadable: b.unreadable.Load(), Replayed: b.replayed.Load(), Stale: b.stale.Load(), Hops: b.hops.Load(), Served: b.served.Load(),
 		Out: b.outNow.Load(), In: b.inNow.Load(), Pipes: len(b.pipes), Disconnects: b.disconnects.Load(), Overtaken: b.overtaken.Load(),
 		Replicas: len(b.others), Agents: len(b.where),
 	}
@@ -330,7 +331,9 @@ func (b *Bus) refuse(what string, err error) {
 		b.replayed.Add(1)
 	case errors.Is(err, errStale):
 		b.stale.Add(1)
-	default: // what isn't even readable, too
+	case errors.Is(err, errUnreadable):
+		b.unreadable.Add(1)
+	default:
 		b.forged.Add(1)
 	}
 	now, last := time.Now().UnixNano(), b.warned.Load()

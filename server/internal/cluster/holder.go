@@ -86,8 +86,11 @@ func (b *Bus) onOpen(m *nats.Msg) {
 		return
 	}
 	var o opening
-	if err := strict.Unmarshal(plain, &o, strict.Limits{MaxBytes: 4096, MaxDepth: 4}); err != nil {
-		b.refuse("an opening", err)
+	if err := strict.Unmarshal(plain, &o, openingLimits); err != nil {
+		b.refuse("an opening", fmt.Errorf("%w: %w", errUnreadable, err))
+		if a := b.refuseOpening(plain); a != nil {
+			b.respond(m, a)
+		}
 		return
 	}
 	now := time.Now()
@@ -123,11 +126,16 @@ func (b *Bus) answer(m *nats.Msg, o *opening) {
 			a.Refused = err.Error()
 		}
 	}
+	b.respond(m, a)
+}
+
+// respond sends the answer to an opening.
+func (b *Bus) respond(m *nats.Msg, a *opened) {
 	plain, err := json.Marshal(a)
 	if err != nil {
 		return // strings
 	}
-	if err := m.Respond(b.keys.seal(o.Nonce, plain)); err != nil {
+	if err := m.Respond(b.keys.seal(a.Nonce, plain)); err != nil {
 		b.cfg.Log.Warn("another replica was not answered", "error", err)
 	}
 }

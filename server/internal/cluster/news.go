@@ -10,9 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/drover-fleet/drover/protocol"
-	"github.com/drover-fleet/drover/protocol/strict"
 	"github.com/drover-fleet/drover/server/internal/fleet"
-	"github.com/drover-fleet/drover/server/internal/session"
 )
 
 // Kinds of news.
@@ -25,10 +23,14 @@ const (
 	newsBye    = "bye"    // the replica stops
 	newsCancel = "cancel" // a call is to be ended, wherever it's under way
 	newsRenew  = "renew"  // an agent shall connect anew: a copy of it was seen
-	newsEnded  = "ended"  // sessions of the page that ended before their time
+	// Since version 2:
+	newsBroke = "broke" // of connections that end next: the agents may be connecting elsewhere
+	newsEnded = "ended" // sessions of the page that ended before their time: Call is a word
 )
 
-// news is what a replica tells all others.
+// news is what a replica tells all others. Its members are those of version 1, whose builds
+// refuse any other and pass over kinds that they don't know: so what is new is a kind, and
+// what it says is in these members (ADR 22).
 type news struct {
 	Kind   string  `json:"kind"`
 	From   string  `json:"from"`
@@ -39,9 +41,6 @@ type news struct {
 	Parts  int     `json:"parts,omitzero"`
 	Count  int     `json:"count,omitzero"`
 	Call   string  `json:"call,omitempty"`
-	Broke  bool    `json:"broke,omitzero"` // of a down: the agent may be connecting elsewhere
-
-	Ended []session.Session `json:"ended,omitempty"`
 }
 
 // entry is one agent's connection.
@@ -63,6 +62,8 @@ type other struct {
 	seq    int64
 	heard  time.Time
 	missed bool // some of its news was lost: everything is asked for
+	asks   int  // how often it was, in vain until now
+	asked  time.Time
 }
 
 // past is a replica that was forgotten: its old news, said again, must not bring it back.
@@ -174,9 +175,9 @@ func (b *Bus) tell() {
 	dirty := b.dirty
 	b.dirty = map[fleet.AgentID]bool{}
 	b.mu.Unlock()
+	b.tellBroken(dirty)
 	for id := range dirty {
 		now, here := b.cfg.Local.Online(id)
-		broke := !here && b.cfg.Local.BrokeOff(id)
 		b.mu.Lock()
 		was, told := b.told[id]
 		switch {
@@ -189,7 +190,7 @@ func (b *Bus) tell() {
 			}
 		case told:
 			delete(b.told, id)
-			b.say(&news{Kind: newsDown, Agents: []entry{was}, Broke: broke})
+			b.say(&news{Kind: newsDown, Agents: []entry{was}})
 		}
 		b.mu.Unlock()
 	}
@@ -260,9 +261,11 @@ func (b *Bus) onNews(m *nats.Msg) {
 		b.refuse("news", err)
 		return
 	}
-	var n news
-	if err := strict.Unmarshal(plain, &n, strict.Limits{MaxBytes: 1 << 20, MaxDepth: 8}); err != nil {
+	n, err := readNews(plain)
+	if err != nil {
 		b.refuse("news", err)
+	}
+	if n == nil {
 		return
 	}
 	if n.From == b.replica {
@@ -272,7 +275,7 @@ func (b *Bus) onNews(m *nats.Msg) {
 		b.refuse("news", errStale)
 		return
 	}
-	b.hear(&n)
+	b.hear(n)
 }
 
 // hear takes another replica's news.
@@ -288,7 +291,7 @@ func (b *Bus) hear(n *news) {
 			b.cfg.Renew(e.Agent, e.Epoch)
 		}
 	case n.Kind == newsEnded && b.cfg.Sessions != nil:
-		b.cfg.Sessions.Ended(n.Ended, time.Now())
+		b.heedEnded(n.Call)
 	}
 	b.newer(came)
 }
@@ -313,15 +316,20 @@ func (b *Bus) take(n *news) (came []entry, ok bool) {
 	case newsDown:
 		for _, e := range n.Agents {
 			if o.agents[e.Agent].Epoch == e.Epoch {
-				if n.Broke {
-					b.ends.Note(e.Agent, time.Now())
-				}
 				delete(o.agents, e.Agent)
 				b.place(e.Agent)
 			}
 		}
+	case newsBroke:
+		for _, e := range n.Agents {
+			if o.agents[e.Agent].Epoch == e.Epoch {
+				b.ends.Note(e.Agent, time.Now())
+			}
+		}
 	case newsAll:
 		came = b.putAll(n, o)
+	case newsUnread:
+		o.missed = true
 	case newsHello:
 		b.tellAll()
 		b.tellEnded()
@@ -333,8 +341,9 @@ func (b *Bus) take(n *news) (came []entry, ok bool) {
 		return nil, true
 	}
 	// Everything follows a hello by itself.
-	if o.missed && n.Kind != newsHello && n.Kind != newsAll && time.Since(b.asked) > beatEvery/2 {
+	if o.missed && n.Kind != newsHello && n.Kind != newsAll && o.mayAsk(b.asked) {
 		b.askAll()
+		o.asked, o.asks = b.asked, o.asks+1
 	}
 	return came, true
 }
@@ -366,7 +375,7 @@ func (b *Bus) putAll(n *news, o *other) []entry {
 	old := o.agents
 	o.agents = map[fleet.AgentID]entry{}
 	came := b.put(n.From, o, o.parts)
-	o.parts, o.part, o.missed = nil, 0, false
+	o.parts, o.part, o.missed, o.asks = nil, 0, false, 0
 	for id := range old {
 		b.place(id)
 	}

@@ -171,9 +171,10 @@ func TestASilentReplicaIsForgotten(t *testing.T) {
 func TestAnEndElsewhereThatBrokeOff(t *testing.T) {
 	b := listener()
 	b.hear(&news{Kind: newsAll, From: "a", Seq: 1, Part: 1, Parts: 1, Agents: []entry{at("cut", 7), at("gone", 7), at("moved", 7)}})
-	b.hear(&news{Kind: newsDown, From: "a", Seq: 2, Agents: []entry{at("cut", 7)}, Broke: true})
-	b.hear(&news{Kind: newsDown, From: "a", Seq: 3, Agents: []entry{at("gone", 7)}})
-	b.hear(&news{Kind: newsDown, From: "a", Seq: 4, Agents: []entry{at("moved", 6)}, Broke: true})
+	b.hear(&news{Kind: newsBroke, From: "a", Seq: 2, Agents: []entry{at("cut", 7), at("moved", 6)}})
+	b.hear(&news{Kind: newsDown, From: "a", Seq: 3, Agents: []entry{at("cut", 7)}})
+	b.hear(&news{Kind: newsDown, From: "a", Seq: 4, Agents: []entry{at("gone", 7)}})
+	b.hear(&news{Kind: newsDown, From: "a", Seq: 5, Agents: []entry{at("moved", 6)}})
 	for id, want := range map[fleet.AgentID]bool{"cut": true, "gone": false, "moved": false} {
 		if b.BrokeOff(id) != want {
 			t.Errorf("%s: %t", id, !want)

@@ -307,22 +307,36 @@ func (b *Bus) ask(ctx context.Context, at place, o *opening) (*opened, error) {
 		case err != nil:
 			return nil, fmt.Errorf("the replica that holds %s doesn't answer: %w", at.agent, err)
 		}
-		if a := b.answered(o.Nonce, m.Data); a != nil && a.Refused != "" {
-			return nil, errors.New(text.Line(a.Refused, 200))
-		} else if a != nil {
-			return a, nil
+		if a := b.answered(o.Nonce, m.Data); a != nil {
+			return a, a.refusal()
 		}
 	}
+}
+
+// refusal is why there's no pipe; nil when there's one.
+func (a *opened) refusal() error {
+	switch a.Refused {
+	case "":
+		return nil
+	case notUnderstood: // the caller is told, as trying again doesn't help
+		return fleet.Errorf(protocol.CodeNotStarted, "%s; nothing ran", notUnderstood)
+	}
+	return errors.New(text.Line(a.Refused, 200))
 }
 
 // answered opens the answer to an opening; nil when it's none.
 func (b *Bus) answered(nonce string, data []byte) *opened {
 	plain, err := b.keys.unseal(nonce, data)
-	var a opened
-	if err == nil {
-		err = strict.Unmarshal(plain, &a, strict.Limits{MaxBytes: 4096, MaxDepth: 4})
+	if err != nil {
+		b.refuse("an answer", errForged)
+		return nil
 	}
-	if err != nil || a.Nonce != nonce {
+	var a opened
+	if err := strict.Unmarshal(plain, &a, openingLimits); err != nil {
+		b.refuse("an answer", fmt.Errorf("%w: %w", errUnreadable, err))
+		return &opened{Nonce: nonce, Refused: notUnderstood}
+	}
+	if a.Nonce != nonce {
 		b.refuse("an answer", errForged)
 		return nil
 	}

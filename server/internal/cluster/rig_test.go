@@ -101,6 +101,7 @@ type replica struct {
 	*Bus
 	local *presence.Registry
 	t     testing.TB
+	stop  func()
 
 	mu        sync.Mutex
 	cancelled []fleet.CallID
@@ -111,23 +112,28 @@ func newReplica(t testing.TB, key ed25519.PrivateKey, url string) *replica {
 	t.Helper()
 	r := &replica{t: t}
 	r.local = presence.New(func(id fleet.AgentID, _ bool) { r.Changed(id) })
-	b, err := Connect(Config{
-		URL: url, ServerKey: key, Local: r.local, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
-		Online: func(id fleet.AgentID, _ int64) { r.mu.Lock(); defer r.mu.Unlock(); r.online = append(r.online, id) },
-		Cancel: func(id fleet.CallID) { r.mu.Lock(); defer r.mu.Unlock(); r.cancelled = append(r.cancelled, id) },
-	})
+	r.run(Config{URL: url, ServerKey: key, Local: r.local, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	return r
+}
+
+// run connects this replica and lets it work until stop, or the test's end.
+func (r *replica) run(cfg Config) {
+	r.t.Helper()
+	cfg.Online = func(id fleet.AgentID, _ int64) { r.mu.Lock(); defer r.mu.Unlock(); r.online = append(r.online, id) }
+	cfg.Cancel = func(id fleet.CallID) { r.mu.Lock(); defer r.mu.Unlock(); r.cancelled = append(r.cancelled, id) }
+	b, err := Connect(cfg)
 	if err != nil {
-		t.Fatal(err)
+		r.t.Fatal(err)
 	}
 	r.Bus = b
 	if err := b.Start(); err != nil {
-		t.Fatal(err)
+		r.t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	ran := make(chan struct{})
 	go func() { defer close(ran); b.Run(ctx) }()
-	t.Cleanup(func() { stop(); <-ran; b.Close() })
-	return r
+	r.stop = sync.OnceFunc(func() { stop(); <-ran; b.Close() })
+	r.t.Cleanup(r.stop)
 }
 
 // agent connects an agent to this replica and returns its tunnel's session.

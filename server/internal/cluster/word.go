@@ -4,6 +4,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/go-json-experiment/json"
+
+	"github.com/drover-fleet/drover/protocol/strict"
 	"github.com/drover-fleet/drover/server/internal/fleet"
 	"github.com/drover-fleet/drover/server/internal/session"
 )
@@ -34,7 +37,7 @@ func (b *Bus) tellEnded() {
 		return
 	}
 	for part := range slices.Chunk(b.cfg.Sessions.All(time.Now()), endedPerNews) {
-		b.say(&news{Kind: newsEnded, Ended: part})
+		b.sayEnded(part)
 	}
 }
 
@@ -42,5 +45,53 @@ func (b *Bus) tellEnded() {
 func (b *Bus) EndedSession(s session.Session) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.say(&news{Kind: newsEnded, Ended: []session.Session{s}})
+	b.sayEnded([]session.Session{s})
+}
+
+// word is what a kind of news says that came after version 1, as JSON text.
+type word struct {
+	Ended []session.Session `json:"ended,omitempty"`
+}
+
+// sayEnded says that sessions ended. b.mu is held.
+func (b *Bus) sayEnded(s []session.Session) {
+	text, err := json.Marshal(word{Ended: s})
+	if err != nil {
+		return // strings and numbers
+	}
+	b.say(&news{Kind: newsEnded, Call: string(text)})
+}
+
+// heedEnded notes sessions that ended elsewhere. What isn't understood may be about any session
+// that has begun, so all of those end.
+func (b *Bus) heedEnded(text string) {
+	var w word
+	err := strict.Unmarshal([]byte(text), &w, strict.Limits{MaxBytes: maxNews, MaxDepth: 8})
+	if err == nil && len(w.Ended) > 0 {
+		b.cfg.Sessions.Ended(w.Ended, time.Now())
+		return
+	}
+	b.refuse("news of ended sessions", errUnreadable)
+	b.cfg.Sessions.EndAll(time.Now())
+}
+
+// tellBroken tells of those agents' connections here that broke off, before their ends are told.
+func (b *Bus) tellBroken(dirty map[fleet.AgentID]bool) {
+	var broke []fleet.AgentID
+	for id := range dirty {
+		if _, here := b.cfg.Local.Online(id); !here && b.cfg.Local.BrokeOff(id) {
+			broke = append(broke, id)
+		}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var ends []entry
+	for _, id := range broke {
+		if was, told := b.told[id]; told {
+			ends = append(ends, was)
+		}
+	}
+	for part := range slices.Chunk(ends, perNews) {
+		b.say(&news{Kind: newsBroke, Agents: part})
+	}
 }

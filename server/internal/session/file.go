@@ -50,9 +50,9 @@ func (k *Keeper) save(now time.Time) error {
 		return nil
 	}
 	k.mu.Lock()
-	holds, all := k.changes, k.all(now)
+	holds, all := k.changes, kept{k.floorUS, k.all(now)}
 	k.mu.Unlock()
-	text, err := json.Marshal(kept{k.floorUS, all})
+	text, err := json.Marshal(all)
 	if err != nil {
 		return err
 	}

@@ -60,10 +60,11 @@ type Config struct {
 type Keeper struct {
 	cfg  Config
 	aead cipher.AEAD
-	// floorUS: what began before isn't known to go on, as the file couldn't be read.
-	floorUS int64
 
-	mu      sync.Mutex
+	mu sync.Mutex
+	// floorUS: what began before isn't known to go on, as the file, or another replica's news,
+	// couldn't be read.
+	floorUS int64
 	ended   map[string]*endings // by token
 	changes int64
 	swept   time.Time
@@ -118,7 +119,7 @@ func (k *Keeper) Find(cookie string, now time.Time) (pat string, ok bool) {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return s.PAT, !k.hasEnded(s)
+	return s.PAT, s.IssuedUS >= k.floorUS && !k.hasEnded(s)
 }
 
 // End ends a cookie's session, here and on every replica.
@@ -130,9 +131,7 @@ func (k *Keeper) End(cookie string, now time.Time) {
 	if k.cfg.Tell != nil {
 		k.cfg.Tell(s)
 	}
-	if err := k.save(now); err != nil {
-		k.cfg.Log.Warn("that a session of the page has ended could not be written; a restart may forget it", "file", k.cfg.File, "err", err)
-	}
+	k.keep(now)
 }
 
 // Ended notes ended sessions, of other replicas too, and tells whether one of them is news.
@@ -148,6 +147,24 @@ func (k *Keeper) Ended(all []Session, now time.Time) (news bool) {
 		}
 	}
 	return news
+}
+
+// EndAll ends every session that began until now, of all tokens. It's for when it can't be known
+// which ones ended.
+func (k *Keeper) EndAll(now time.Time) {
+	k.mu.Lock()
+	k.floorUS = now.UnixMicro() + 1
+	k.changes++
+	k.mu.Unlock()
+	k.cfg.Log.Warn("another replica ended sessions of the page in a way that this version doesn't understand; everybody signs in again")
+	k.keep(now)
+}
+
+// keep writes the file, or says that it couldn't.
+func (k *Keeper) keep(now time.Time) {
+	if err := k.save(now); err != nil {
+		k.cfg.Log.Warn("that a session of the page has ended could not be written; a restart may forget it", "file", k.cfg.File, "err", err)
+	}
 }
 
 // All returns the ended sessions that are known and would otherwise go on.
@@ -240,5 +257,5 @@ func (k *Keeper) unseal(cookie string, now time.Time) (s Session, ok bool) {
 	if err != nil || strict.Unmarshal(plain, &s, strict.Limits{}) != nil {
 		return Session{}, false
 	}
-	return s, s.ID != "" && s.IssuedUS >= k.floorUS && now.UnixMicro() < s.ExpiresUS
+	return s, s.ID != "" && now.UnixMicro() < s.ExpiresUS
 }

@@ -169,3 +169,29 @@ func TestWhatIsKeptOfATokenIsBounded(t *testing.T) {
 		t.Errorf("%d tokens are kept", len(a.ended))
 	}
 }
+
+// TestEveryOneEnds: when it can't be known which sessions ended, none that has begun goes on, also
+// after a restart; later ones do.
+func TestEveryOneEnds(t *testing.T) {
+	cfg := Config{Key: ed25519.NewKeyFromSeed(bytes.Repeat([]byte{1}, ed25519.SeedSize)), File: filepath.Join(t.TempDir(), File), Log: slog.New(slog.DiscardHandler)}
+	k, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	old, _ := k.Open("k3v9", time.Time{}, now)
+	k.EndAll(now)
+	later, _ := k.Open("k3v9", time.Time{}, now.Add(time.Millisecond))
+	again, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for when, k := range map[string]*Keeper{"at once": k, "after a restart": again} {
+		if _, ok := k.Find(old, now.Add(time.Second)); ok {
+			t.Errorf("%s: a session goes on that may have been ended", when)
+		}
+		if _, ok := k.Find(later, now.Add(time.Second)); !ok {
+			t.Errorf("%s: a session that began since doesn't count", when)
+		}
+	}
+}
