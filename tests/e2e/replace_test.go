@@ -89,6 +89,7 @@ func TestAReplacementThatIsKilled(t *testing.T) {
 		{"renameat", "agent.key", after},
 		{"unlinkat", "epoch", after},
 		{"unlinkat", "next.stray.key", after},
+		{"renameat", "madeby.json", after},
 		{"renameat", "state.json", after},
 	} {
 		what := c.call + " " + c.file

@@ -29,37 +29,43 @@ func addr(d *harness.Deployment) string { return strings.TrimPrefix(d.URL, "http
 func TestACallReachesAnAgentOfAnotherReplica(t *testing.T) {
 	a, b := replicas(t)
 	a.Host("web-01")
-	b.WaitState("web-01", "online")
+	reaches(t, a, b, "web-01")
+}
 
-	_, res := b.REST(b.Admin).Call("web-01", "shell_exec", map[string]any{"command": "echo $DROVER_AGENT_ID $DROVER_CALL_ID; exit 3"})
-	if res.State != "succeeded" || res.Stdout() != "web-01 "+res.CallID+"\n" || !strings.Contains(string(res.Result), `"exit_code":3`) {
+// reaches calls an agent that is connected to a through both replicas, in every way there is.
+func reaches(t *testing.T, a, b *harness.Deployment, agent string) {
+	t.Helper()
+	b.WaitState(agent, "online")
+
+	_, res := b.REST(b.Admin).Call(agent, "shell_exec", map[string]any{"command": "echo $DROVER_AGENT_ID $DROVER_CALL_ID; exit 3"})
+	if res.State != "succeeded" || res.Stdout() != agent+" "+res.CallID+"\n" || !strings.Contains(string(res.Result), `"exit_code":3`) {
 		t.Errorf("a command: %s %s %+v", res.State, res.Result, res.Error)
 	}
-	if _, res := b.REST(b.Admin).Call("web-01", "fs_stat", map[string]any{"path": "/no/such"}); res.Error == nil || res.Error.Code != "tool_failed" || res.Error.Reason != "enoent" {
+	if _, res := b.REST(b.Admin).Call(agent, "fs_stat", map[string]any{"path": "/no/such"}); res.Error == nil || res.Error.Code != "tool_failed" || res.Error.Reason != "enoent" {
 		t.Errorf("a tool's own failure: %+v", res.Error)
 	}
 	big := strings.Repeat("0123456789abcdef", 60_000)
 	file := filepath.Join(t.TempDir(), "big")
-	if _, res := b.REST(b.Admin).Call("web-01", "fs_write", map[string]any{"path": file, "content": big}); res.State != "succeeded" {
+	if _, res := b.REST(b.Admin).Call(agent, "fs_write", map[string]any{"path": file, "content": big}); res.State != "succeeded" {
 		t.Errorf("a large request: %s %+v", res.State, res.Error)
 	}
-	status, got := b.REST(b.Admin).Do("GET", "/api/v1/agents/web-01/files?path="+file, "")
+	status, got := b.REST(b.Admin).Do("GET", "/api/v1/agents/"+agent+"/files?path="+file, "")
 	if status != 200 || !bytes.Equal(got, []byte(big)) {
 		t.Errorf("a file from the host: HTTP %d, %d bytes", status, len(got))
 	}
-	if status, body := b.REST(b.Admin).Do("PUT", "/api/v1/agents/web-01/files?path="+file+".put", big); status >= 300 {
+	if status, body := b.REST(b.Admin).Do("PUT", "/api/v1/agents/"+agent+"/files?path="+file+".put", big); status >= 300 {
 		t.Errorf("a file to the host: HTTP %d %s", status, body)
 	}
 	if got, err := os.ReadFile(file + ".put"); err != nil || string(got) != big {
 		t.Errorf("the file on the host: %d bytes, %v", len(got), err)
 	}
 	for _, era := range harness.Eras() {
-		t.Run(string(era), func(t *testing.T) { bothEdges(t, []*harness.Deployment{a, b}, era) })
+		t.Run(string(era), func(t *testing.T) { bothEdges(t, []*harness.Deployment{a, b}, era, agent) })
 	}
 
 	// Whoever has a call under way, the other one tells of it, and ends it.
 	h := newHeld(t)
-	id := begin(t, &b.Client, "web-01", h.args())
+	id := begin(t, &b.Client, agent, h.args())
 	h.begun(t)
 	var now harness.CallResult
 	if a.REST(a.Admin).JSON("GET", "/api/v1/calls/"+id, nil, &now); now.State != "dispatched" {
@@ -72,7 +78,7 @@ func TestACallReachesAnAgentOfAnotherReplica(t *testing.T) {
 
 	// One key is one call, wherever it's used.
 	var one, two harness.CallResult
-	call := map[string]any{"agent_id": "web-01", "tool": "shell_exec", "args": map[string]any{"command": "date +%N"}, "idempotency_key": "k"}
+	call := map[string]any{"agent_id": agent, "tool": "shell_exec", "args": map[string]any{"command": "date +%N"}, "idempotency_key": "k-" + agent}
 	a.REST(a.Admin).JSON("POST", "/api/v1/calls", call, &one)
 	b.REST(b.Admin).JSON("POST", "/api/v1/calls", call, &two)
 	if one.CallID != two.CallID || one.Stdout() != two.Stdout() {
@@ -95,11 +101,11 @@ func TestACallReachesAnAgentOfAnotherReplica(t *testing.T) {
 }
 
 // bothEdges calls by turns through both replicas with one client's credential.
-func bothEdges(t *testing.T, ds []*harness.Deployment, era harness.Era) {
+func bothEdges(t *testing.T, ds []*harness.Deployment, era harness.Era, agent string) {
 	for i := range 6 {
 		d := ds[i%2]
 		s := d.MCP(d.Admin, era, nil)
-		got, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: "shell_exec", Arguments: map[string]any{"agent_id": "web-01", "command": fmt.Sprintf("echo turn %d", i)}})
+		got, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: "shell_exec", Arguments: map[string]any{"agent_id": agent, "command": fmt.Sprintf("echo turn %d", i)}})
 		if err != nil || got.IsError || !strings.Contains(got.Content[0].(*mcp.TextContent).Text, fmt.Sprintf("turn %d", i)) {
 			t.Errorf("turn %d: %v %+v", i, err, got)
 		}

@@ -26,8 +26,8 @@ const module = "github.com/drover-fleet/drover"
 // patience is how long a program that was just started may take to be useful.
 const patience = 60 * time.Second
 
-// builds are the programs that this test process has built, by build tags, and the last port
-// it was given. It's the one thing that tests of a package share: a build takes seconds.
+// builds are the programs that this test process has built, by build tags or @commit, and the
+// last port it was given. It's the one thing that tests of a package share: a build takes seconds.
 type builds struct {
 	mu   sync.Mutex
 	dir  string
@@ -57,24 +57,57 @@ func Build(t testing.TB, tags string) Programs {
 	t.Helper()
 	built.mu.Lock()
 	defer built.mu.Unlock()
-	if p, ok := built.by[tags]; ok {
+	return built.programs(t, tags, "", tags)
+}
+
+// Earlier builds both programs as they were at a commit, once in a test process. The test is
+// skipped where the repository's history doesn't reach that far.
+func Earlier(t testing.TB, commit string) Programs {
+	t.Helper()
+	root, err := exec.CommandContext(t.Context(), "git", "rev-parse", "--show-toplevel").Output()
+	top := strings.TrimSpace(string(root))
+	if err == nil {
+		err = exec.CommandContext(t.Context(), "git", "-C", top, "cat-file", "-e", commit+"^{commit}").Run()
+	}
+	testenv.Require(t, err == nil, "commit "+commit+" isn't in the repository's history: git fetch --unshallow")
+	built.mu.Lock()
+	defer built.mu.Unlock()
+	name := "@" + commit
+	if p, ok := built.by[name]; ok {
 		return p
 	}
-	if built.dir == "" {
+	source := t.TempDir()
+	archive := filepath.Join(source, "source.tar")
+	for _, cmd := range [][]string{{"git", "-C", top, "archive", "-o", archive, commit}, {"tar", "-xf", archive, "-C", source}} {
+		if out, err := exec.CommandContext(t.Context(), cmd[0], cmd[1:]...).CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v\n%s", strings.Join(cmd, " "), err, out)
+		}
+	}
+	return built.programs(t, name, source, "")
+}
+
+// programs builds from the source in a folder ("": this one's), or finds what was built under
+// that name. mu is held.
+func (b *builds) programs(t testing.TB, name, source, tags string) Programs {
+	t.Helper()
+	if p, ok := b.by[name]; ok {
+		return p
+	}
+	if b.dir == "" {
 		dir, err := os.MkdirTemp("", "drover-built-")
 		if err != nil {
 			t.Fatal(err)
 		}
-		built.dir, built.by = dir, map[string]Programs{}
+		b.dir, b.by = dir, map[string]Programs{}
 	}
-	p := Programs(filepath.Join(built.dir, fmt.Sprint(len(built.by))))
+	p := Programs(filepath.Join(b.dir, fmt.Sprint(len(b.by))))
 	cmd := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-buildvcs=false", "-tags", tags, "-o", string(p)+string(filepath.Separator),
 		module+"/server/cmd/drover", module+"/agent/cmd/drover-agent")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	cmd.Dir, cmd.Env = source, append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)
 	}
-	built.by[tags] = p
+	b.by[name] = p
 	return p
 }
 
@@ -255,6 +288,13 @@ func NATS(t testing.TB) (url string) {
 	testenv.Require(t, err == nil, "no NATS answers at "+url)
 	_ = conn.Close()
 	return url
+}
+
+// With is this deployment as other programs start it: its Serve, Beside and commands are theirs.
+func (d *Deployment) With(programs Programs) *Deployment {
+	r := *d
+	r.Programs = programs
+	return &r
 }
 
 // Lock keeps the server from writing its record until release is called, as Fleet.Lock does.
