@@ -6,6 +6,7 @@ import (
 	"io"
 
 	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/fault"
 	"github.com/drover-fleet/drover/protocol/text"
 )
 
@@ -36,15 +37,17 @@ func (s *Session) transfer(ctx context.Context, req *protocol.Request, x Exchang
 	}
 	over, sunk := make(chan struct{}), make(chan error, 1)
 	if x.Sink != nil {
-		arrived := s.calls.sink(w)
+		arrived, ended := s.calls.sink(w), make(chan struct{})
 		go func() {
-			err := s.drain(ctx, arrived, over, x.Sink)
+			defer close(ended)
+			err := s.drain(ctx, arrived, over, &receiver{s, req.ID, x.Sink})
 			var se *sinkError
 			if errors.As(err, &se) {
 				cancel(errors.New("the receiver of the file failed: " + text.Line(se.Error(), 200)))
 			}
 			sunk <- err
 		}()
+		defer func() { cancel(errLeft); <-ended }() // no Write runs on, also after a panic of Progress
 	} else {
 		sunk <- nil
 	}
@@ -55,6 +58,19 @@ func (s *Session) transfer(ctx context.Context, req *protocol.Request, x Exchang
 	}
 	close(over) // no stream begins any more
 	return settle(resp, err, <-sunk)
+}
+
+// receiver is a call's Sink. Its panic is an error of its own.
+type receiver struct {
+	s  *Session
+	id string
+	to io.Writer
+}
+
+// Write implements io.Writer.
+func (r *receiver) Write(p []byte) (n int, err error) {
+	defer fault.Catch(r.s.caughtIn(r.id, func(p *fault.Panic) { n, err = 0, p }))
+	return r.to.Write(p)
 }
 
 // settle makes sure that no call counts as well ended whose file didn't arrive whole.
@@ -100,6 +116,8 @@ func (s *Session) sendBody(body io.Reader, f *outFile, written <-chan struct{}) 
 	case <-s.ctx.Done():
 		return
 	}
+	// A Body that panics has failed, and its stream with it.
+	defer fault.Catch(s.caughtIn(f.st.open.ID, func(*fault.Panic) { f.Reset() }))
 	f.begin()
 	buf := make([]byte, 2*protocol.MaxChunk)
 	for {

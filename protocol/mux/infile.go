@@ -45,28 +45,33 @@ func (f *inFile) poke() {
 
 // push takes one chunk from the reader; a text says how it breaks the protocol.
 func (f *inFile) push(data []byte, end bool) string {
+	credit, bad := f.take(data, end)
+	if bad != "" {
+		return bad
+	}
+	f.credit(credit)
+	f.poke()
+	return ""
+}
+
+func (f *inFile) take(data []byte, end bool) (credit int64, bad string) {
 	f.mu.Lock()
+	defer f.mu.Unlock()
 	w, n := &f.win, int64(len(data))
 	switch {
 	case n > w.left():
-		f.mu.Unlock()
-		return "a chunk beyond its credit"
+		return 0, "a chunk beyond its credit"
 	case w.end >= 0 && (w.received+n > w.end || end && w.received+n != w.end):
-		f.mu.Unlock()
-		return "a stream that isn't as long as it said"
+		return 0, "a stream that isn't as long as it said"
 	}
 	w.received += n
-	f.ended = end
 	if f.left {
 		w.taken = w.received
 	} else {
 		f.store(data)
 	}
-	credit := f.due()
-	f.mu.Unlock()
-	f.credit(credit)
-	f.poke()
-	return ""
+	f.ended = end // once all of it is there
+	return f.due(), ""
 }
 
 // store copies data behind what waits: small chunks share a segment.
@@ -95,22 +100,25 @@ func (f *inFile) credit(n int64) { f.s.credit(f.stream, n) }
 
 // void is a reset by the sender.
 func (f *inFile) void() {
+	defer f.poke()
 	f.mu.Lock()
+	defer f.mu.Unlock()
 	f.reset = true
 	f.drop()
-	f.mu.Unlock()
-	f.poke()
 }
 
 // leave is the consumer's last word: what comes from now on is dropped and credited.
 func (f *inFile) leave() {
+	f.credit(f.leaving())
+	f.poke()
+}
+
+func (f *inFile) leaving() (credit int64) {
 	f.mu.Lock()
+	defer f.mu.Unlock()
 	f.left = true
 	f.drop()
-	credit := f.due()
-	f.mu.Unlock()
-	f.credit(credit)
-	f.poke()
+	return f.due()
 }
 
 func (f *inFile) drop() {
@@ -137,8 +145,14 @@ func (f *inFile) read(ctx, under context.Context, p []byte) (int, error) {
 	if err := f.await(ctx, under); err != nil {
 		return 0, err
 	}
+	n, credit := f.copyOut(p)
+	f.credit(credit)
+	return n, nil
+}
+
+func (f *inFile) copyOut(p []byte) (n int, credit int64) {
 	f.mu.Lock()
-	n := 0
+	defer f.mu.Unlock()
 	for n < len(p) && len(f.segs) > 0 {
 		seg := *f.segs[0]
 		m := copy(p[n:], seg[f.off:])
@@ -148,10 +162,17 @@ func (f *inFile) read(ctx, under context.Context, p []byte) (int, error) {
 		}
 	}
 	f.win.taken += int64(n)
-	credit := f.due()
-	f.mu.Unlock()
-	f.credit(credit)
-	return n, nil
+	return n, f.due()
+}
+
+// next takes a segment out; nil when a reset has dropped what was there a moment ago.
+func (f *inFile) next() *[]byte {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.segs) == 0 {
+		return nil
+	}
+	return f.pop()
 }
 
 func (f *inFile) pop() *[]byte {
@@ -171,9 +192,10 @@ func (f *inFile) copyTo(ctx, under context.Context, w io.Writer) error {
 		if err != nil {
 			return err
 		}
-		f.mu.Lock()
-		seg := f.pop()
-		f.mu.Unlock()
+		seg := f.next()
+		if seg == nil {
+			continue
+		}
 		n, err := w.Write(*seg)
 		if err == nil && n < len(*seg) {
 			err = io.ErrShortWrite

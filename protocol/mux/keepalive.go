@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/fault"
 )
 
 // pings numbers the pings of one side and finds who waits for a pong.
@@ -103,6 +104,7 @@ func (s *Session) nextPing(now int64) int64 {
 }
 
 func (s *Session) tick() {
+	defer fault.Catch(s.caught())
 	now, limit := s.now(), 2*int64(s.cfg.KeepAlive)
 	dead := s.lastRead.Load() + limit
 	if since := s.writeSince.Load(); since != 0 {

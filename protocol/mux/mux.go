@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/fault"
 )
 
 // Pipe carries whole messages, in order, between two ends. Read is called from one
@@ -41,13 +42,15 @@ type Handler interface {
 	//
 	// The response's Type and ID are filled in by the session; a nil response counts as an
 	// internal error. One that is larger than protocol.MaxFrame, or isn't valid JSON, is
-	// replaced by an error of its own (too_large, internal). A panic in Handle isn't caught.
+	// replaced by an error of its own (too_large, internal). After a panic in Handle it's
+	// outcome_unknown, if Config.Panicked is there to hear of it.
 	Handle(ctx context.Context, req *protocol.Request, w *Work) *protocol.Response
 }
 
 // Resumer answers for calls of earlier connections: the agent's side, from version 2.
 type Resumer interface {
-	// Fates tells what became of calls. It's called in a goroutine of its own.
+	// Fates tells what became of calls. It's called in a goroutine of its own. After a panic
+	// nothing is told, and the server asks again.
 	Fates(ids []string) protocol.Resume
 	// Rejoin waits for the end of a call whose fate was running or done, and returns its
 	// response. ctx is as in Handle: a cancel of the server's ends the call itself, the end
@@ -131,4 +134,10 @@ type Config struct {
 	// Ended, if not nil, is called once, at the moment the session ends and before its pipe
 	// is closed, with the reason. It must not block.
 	Ended func(err error)
+	// Panicked, if not nil, hears of each panic in the session's own goroutines and in what is
+	// called there: the pipe, Notify, Ended, Handler, Resumer, a Body or a Sink. Where it's a
+	// call's, it ends that call alone, whose id is given; otherwise call is "", and the session
+	// ends, as if its connection had been cut. It's called from any goroutine and must not
+	// block. nil: panics aren't caught.
+	Panicked func(call string, p *fault.Panic)
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 
 	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/fault"
 	"github.com/drover-fleet/drover/protocol/text"
 )
 
@@ -39,6 +40,7 @@ func (in *inbox) init(first uint32) {
 }
 
 func (s *Session) readLoop() {
+	defer fault.Catch(s.caught())
 	for s.ctx.Err() == nil {
 		bin, msg, err := s.pipe.Read(context.Background())
 		if err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/fault"
 	"github.com/drover-fleet/drover/protocol/text"
 )
 
@@ -163,6 +164,7 @@ func (s *Session) expect(id string, mine map[string]*Work) {
 }
 
 func (s *Session) tellFates(ids []string, mine map[string]*Work) {
+	defer fault.Catch(s.caught())
 	out := s.fates(ids)
 	for _, st := range out.States {
 		// Before it's told: what comes for it then is late, and not a call that's answered already.
@@ -171,7 +173,7 @@ func (s *Session) tellFates(ids []string, mine map[string]*Work) {
 			delete(mine, st.ID)
 		}
 	}
-	told := s.sendWhole(&out) && s.cfg.Version >= 2 // in version 1 nothing follows
+	told := len(out.States) > 0 && s.sendWhole(&out) && s.cfg.Version >= 2 // in version 1 nothing follows
 	for _, st := range out.States {
 		if !told || !answered(st) {
 			continue
@@ -205,10 +207,9 @@ func (s *Session) forget(w *Work) {
 
 // fates asks the Resumer. Version 1 knows neither lost nor evidence: there, what began and
 // won't end any more is done, since only unseen says that it never began.
-func (s *Session) fates(ids []string) protocol.Resume {
-	var out protocol.Resume
+func (s *Session) fates(ids []string) (out protocol.Resume) {
 	if s.cfg.Resumer != nil {
-		out = s.cfg.Resumer.Fates(ids)
+		out = s.askFates(ids)
 	} else {
 		for _, id := range ids {
 			out.States = append(out.States, protocol.ResumeState{ID: id, State: protocol.FateUnseen})
@@ -224,6 +225,17 @@ func (s *Session) fates(ids []string) protocol.Resume {
 		}
 	}
 	return out
+}
+
+// askFates asks the Resumer. After a panic there it says nothing of them: they're asked for
+// again, and what goes on over this connection isn't touched.
+func (s *Session) askFates(ids []string) (out protocol.Resume) {
+	of := ""
+	if len(ids) == 1 { // so it is from a server
+		of = ids[0]
+	}
+	defer fault.Catch(s.caughtIn(of, func(*fault.Panic) { out = protocol.Resume{} }))
+	return s.cfg.Resumer.Fates(ids)
 }
 
 // sendWhole is Send that waits until the frame was written: a long one is overtaken by short
@@ -250,7 +262,8 @@ func (s *Session) sendWhole(frame any) bool {
 
 // rejoin answers a call of an earlier connection over this one.
 func (s *Session) rejoin(w *Work) {
-	resp := s.cfg.Resumer.Rejoin(w.ctx, w.id, w)
+	defer fault.Catch(s.caught())
+	resp := s.execute(w.id, func() *protocol.Response { return s.cfg.Resumer.Rejoin(w.ctx, w.id, w) })
 	w.stop()
 	w.end()
 	s.work.finish(w, true)

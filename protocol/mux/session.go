@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/fault"
 	"github.com/drover-fleet/drover/protocol/text"
 )
 
@@ -44,6 +45,10 @@ type Stats struct {
 
 // Session is one connection's protocol after the handshake. Its methods may be called from
 // any goroutine.
+//
+// Its locks are released by defer, but where nothing is done under them that could panic:
+// fields and maps are read and set. So a panic that ends the session leaves none locked, and
+// who still holds an end of it gets its error.
 type Session struct {
 	pipe   Pipe
 	cfg    Config
@@ -98,7 +103,10 @@ func New(pipe Pipe, cfg Config) *Session {
 // ErrSlow, *ClosedError, *protocol.CloseError (the peer closed), or the pipe's error. When
 // ctx ends, so does the session (1001). Handlers may still run when Run returns.
 func (s *Session) Run(ctx context.Context) error {
-	stop := context.AfterFunc(ctx, func() { s.Close(protocol.CloseGoingAway, "shutting down") })
+	stop := context.AfterFunc(ctx, func() {
+		defer fault.Catch(s.caught())
+		s.Close(protocol.CloseGoingAway, "shutting down")
+	})
 	defer stop()
 	s.startTimer()
 	wrote := make(chan struct{})
@@ -206,6 +214,35 @@ func (s *Session) violate(format string, args ...any) {
 	s.end(v, protocol.CloseViolation, v.Reason)
 }
 
+// Broke ends the session because of a panic in what is done for it beside it, as one of its
+// own goroutines would: as if the connection had been cut.
+func (s *Session) Broke(p *fault.Panic) {
+	if s.cfg.Panicked != nil {
+		s.cfg.Panicked("", p)
+	}
+	s.end(p, 0, "")
+}
+
+// caught is what becomes of a panic of the connection's: what its reader or writer keeps can't
+// be trusted, so it ends.
+func (s *Session) caught() func(*fault.Panic) {
+	if s.cfg.Panicked == nil {
+		return nil
+	}
+	return s.Broke
+}
+
+// caughtIn is what becomes of a panic of one call's: what then does. The others go on.
+func (s *Session) caughtIn(call string, then func(*fault.Panic)) func(*fault.Panic) {
+	if s.cfg.Panicked == nil {
+		return nil
+	}
+	return func(p *fault.Panic) {
+		s.cfg.Panicked(call, p)
+		then(p)
+	}
+}
+
 // end ends the session once. It may be called from anywhere and doesn't wait.
 func (s *Session) end(err error, code int, reason string) {
 	if !s.ended.CompareAndSwap(false, true) {
@@ -214,20 +251,24 @@ func (s *Session) end(err error, code int, reason string) {
 	s.err = err
 	s.stopTimer()
 	s.cancel(fmt.Errorf("%w: %w", protocol.ErrCut, err))
+	defer func() { go s.closePipe(code, reason) }() // whatever Ended does
 	if s.cfg.Ended != nil {
 		s.cfg.Ended(err)
 	}
-	go func() {
-		defer close(s.closed)
-		// Nobody is left to tell about a failing close: the session has ended either way.
-		_ = s.pipe.Close(code, text.Line(reason, 120))
-	}()
+}
+
+func (s *Session) closePipe(code int, reason string) {
+	defer close(s.closed)
+	defer fault.Catch(s.caught())
+	// Nobody is left to tell about a failing close: the session has ended either way.
+	_ = s.pipe.Close(code, text.Line(reason, 120))
 }
 
 func (s *Session) now() int64 { return int64(time.Since(s.base)) + 1 }
 
 // writeLoop is the one writer.
 func (s *Session) writeLoop() {
+	defer fault.Catch(s.caught())
 	var p piece
 	for s.ctx.Err() == nil {
 		scratch := chunks.get()

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/fault"
 	"github.com/drover-fleet/drover/protocol/text"
 )
 
@@ -189,6 +190,7 @@ func badRequest(r *protocol.Request) string {
 }
 
 func (s *Session) handle(w *Work, r *protocol.Request) {
+	defer fault.Catch(s.caught())
 	if w.ctx.Err() != nil { // the connection ended, or the call was cancelled, before it began
 		resp := neverBegan(w.ctx)
 		w.end()
@@ -197,10 +199,19 @@ func (s *Session) handle(w *Work, r *protocol.Request) {
 		return
 	}
 	began := time.Now()
-	resp := w.settle(s.cfg.Handler.Handle(w.ctx, r, w))
+	resp := w.settle(s.execute(r.ID, func() *protocol.Response { return s.cfg.Handler.Handle(w.ctx, r, w) }))
 	w.end()
 	s.work.finish(w, true)
 	s.answer(r.ID, resp, time.Since(began))
+}
+
+// execute has a call's response made. A panic there is that call's alone, and nobody knows how
+// far it had come.
+func (s *Session) execute(id string, do func() *protocol.Response) (resp *protocol.Response) {
+	defer fault.Catch(s.caughtIn(id, func(*fault.Panic) {
+		resp = &protocol.Response{Error: protocol.Errorf(protocol.CodeOutcomeUnknown, "it failed inside, and may have run, run in part, or not at all; the log there says more")}
+	}))
+	return do()
 }
 
 // neverBegan answers a call that was cancelled before its handler ran. When the connection
