@@ -107,9 +107,10 @@ func (db *DB) changePolicy(ctx context.Context, ev fleet.AdminEvent, fn func(t *
 	if err != nil {
 		return err
 	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pollTimeout) // also when its caller has gone meanwhile
+	defer cancel()
 	if err := db.Refresh(ctx); err != nil {
-		// The change is durable; the poll will see it.
-		db.log.Warn("the snapshot didn't follow a change at once", "error", err)
+		db.log.Warn("a change was made, and couldn't be read back: it counts here from the next poll on, if the database answers", "error", err)
 	}
 	return nil
 }

@@ -168,7 +168,7 @@ func errTired() error {
 }
 
 func gone(ctx context.Context) error {
-	return fleet.Wrap(protocol.CodeCancelled, context.Cause(ctx), "the caller went away before this was recorded, so it was not recorded")
+	return fleet.Wrap(protocol.CodeCancelled, context.Cause(ctx), "this was given up before the database took it, so it was not recorded")
 }
 
 // writeLoop is the writer: it takes what is queued, without waiting for more, and commits
