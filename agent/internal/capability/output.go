@@ -6,6 +6,8 @@ import (
 	"strings"
 	"sync"
 	"unicode/utf8"
+
+	"github.com/drover-fleet/drover/protocol/fault"
 )
 
 // marker's own length is taken from the budget of a text that's cut, in bytes.
@@ -29,6 +31,7 @@ type stream struct {
 	// spill gets all of it from the moment on when it's more than what is held here.
 	spill   func(p []byte)
 	spilled bool
+	broke   *fault.Panic // the draining failed inside
 }
 
 func newStream(limit int, spill func(p []byte)) *stream {
@@ -81,6 +84,8 @@ func (s *stream) spillOver(p []byte) {
 
 // drain copies r until its end.
 func (s *stream) drain(r io.Reader) {
+	// The call hears of it; whoever writes isn't held up or hurt.
+	defer fault.Catch(func(p *fault.Panic) { s.fail(p); _, _ = io.Copy(io.Discard, r) })
 	piece := pieces.Get().(*[32 << 10]byte)
 	defer pieces.Put(piece)
 	buf := piece[:]
@@ -93,11 +98,18 @@ func (s *stream) drain(r io.Reader) {
 	}
 }
 
+func (s *stream) fail(p *fault.Panic) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.broke = p
+}
+
 // captured is what was kept of a stream, without a gap when whole.
 type captured struct {
 	head, tail []byte
 	total      int64
 	whole      bool
+	broke      *fault.Panic // the draining failed inside
 }
 
 // take ends the capture and returns what was kept.
@@ -105,7 +117,7 @@ func (s *stream) take() captured {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.done = true
-	c := captured{head: s.head, total: s.total}
+	c := captured{head: s.head, total: s.total, broke: s.broke}
 	c.tail = append(append(make([]byte, 0, len(s.tail)), s.tail[s.at:]...), s.tail[:s.at]...)
 	s.head, s.tail, s.at = nil, nil, 0
 	if c.whole = c.total == int64(len(c.head)+len(c.tail)); c.whole {

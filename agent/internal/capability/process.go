@@ -1,6 +1,7 @@
 package capability
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 	"github.com/drover-fleet/drover/agent/internal/spool"
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/protocol/capability"
+	"github.com/drover-fleet/drover/protocol/fault"
 )
 
 const (
@@ -93,7 +95,13 @@ func (h *Host) runProcess(ctx context.Context, c *run.Call, cmd command) (capabi
 	c.Started(out.PID)
 	c.Latest(std.latest)
 	exited := make(chan struct{})
-	go func() { tree.AwaitEnd(); _ = x.Wait(); close(exited) }()
+	var broke *fault.Panic
+	go func() {
+		defer close(exited)
+		defer fault.Catch(func(p *fault.Panic) { broke = p })
+		tree.AwaitEnd()
+		_ = x.Wait()
+	}()
 	ended := false
 	select {
 	case <-exited:
@@ -105,6 +113,10 @@ func (h *Host) runProcess(ctx context.Context, c *run.Call, cmd command) (capabi
 		ended = !own
 	}
 	out.DurationMS = time.Since(began).Milliseconds()
+	if !ended && broke != nil { // what became of the command isn't known
+		tree.Kill(exited)
+		panic(broke)
+	}
 	tree.Release()
 	std.finish(&out, cmd.limit)
 	if ended {
@@ -211,6 +223,9 @@ func (p *pipes) finish(out *capability.ProcessOut, limit int) {
 		_ = p.in.SetDeadline(time.Now())
 	}
 	a, b := p.stdout.take(), p.stderr.take()
+	if broke := cmp.Or(a.broke, b.broke); broke != nil { // what it printed isn't known
+		panic(broke)
+	}
 	out.StdoutBytes, out.StderrBytes = a.total, b.total
 	out.Stdout, out.Stderr, out.Truncated, out.Invalid = texts(a, b, limit)
 	if out.Truncated {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/fault"
 	"github.com/drover-fleet/drover/protocol/mux"
 	"github.com/drover-fleet/drover/protocol/text"
 	"github.com/drover-fleet/drover/protocol/wsconn"
@@ -225,6 +226,9 @@ func (l *Link) session(ctx context.Context, conn *wsconn.Conn, w *welcomed, woke
 	s := mux.New(conn, mux.Config{
 		Handler: l.opt.Handler, MaxCalls: l.opt.MaxCalls, Resumer: l.opt.Resumer, Version: w.Version,
 		KeepAlive: time.Duration(w.KeepAliveMS) * time.Millisecond,
+		Panicked: func(call string, p *fault.Panic) {
+			l.opt.Log.Error("a fault inside was kept to one call, or to this connection", "call", call, "panic", p.What, "stack", p.Stack)
+		},
 		Notify: func(f any) { // called by the reader, which has ended when Run returns
 			switch f := f.(type) {
 			case *protocol.Goodbye:

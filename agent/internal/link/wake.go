@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/drover-fleet/drover/protocol/fault"
 	"github.com/drover-fleet/drover/protocol/mux"
 )
 
@@ -89,6 +90,7 @@ func (l *Link) checkOnWake(s *mux.Session, next <-chan struct{}) (woke func() bo
 	dead, done := false, make(chan struct{})
 	go func() {
 		defer close(done)
+		defer fault.Catch(s.Broke)
 		for s.Alive() {
 			select {
 			case <-next:

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"runtime/debug"
 	"sync/atomic"
 	"time"
 
@@ -14,6 +13,7 @@ import (
 	"github.com/drover-fleet/drover/agent/internal/journal"
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/protocol/capability"
+	"github.com/drover-fleet/drover/protocol/fault"
 	"github.com/drover-fleet/drover/protocol/mux"
 )
 
@@ -57,18 +57,20 @@ func (r *Runner) newFlight(ctx context.Context, req *protocol.Request, w *mux.Wo
 
 // launch runs the capability in a slot that's taken already.
 func (r *Runner) launch(f *flight, fn func(context.Context, *Call) (any, error)) {
-	f.begun.Store(true)
 	unstop := context.AfterFunc(r.stopping, func() { f.cancel(context.Cause(r.stopping)) })
 	// The deadline is kept by the monotonic clock.
 	left := time.Duration(f.req.DeadlineMS)*time.Millisecond - time.Since(f.came)
 	ctx, expire := context.WithTimeoutCause(f.ctx, left, ErrDeadline)
 	onTime := context.AfterFunc(ctx, func() { f.overtime(ctx) })
+	f.begun.Store(true)
 	go func() {
 		out, err := f.run(ctx, fn)
 		onTime()
 		unstop()
 		expire()
-		resp := f.response(out, err)
+		resp := f.respond(out, err)
+		// From here on nothing is contained: a journal or a book of calls that was left halfway
+		// could have a call run twice, and a new process reads what is on the disk.
 		if err := r.journal.End(f.id, exitOf(out)); err != nil {
 			f.log.Error("the journal can't be written; after a restart this call counts as lost", "err", err)
 		}
@@ -78,13 +80,24 @@ func (r *Runner) launch(f *flight, fn func(context.Context, *Call) (any, error))
 
 // run calls the capability; a panic fails its call alone.
 func (f *flight) run(ctx context.Context, fn func(context.Context, *Call) (any, error)) (out any, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			f.log.Error("capability panicked", "panic", p, "stack", string(debug.Stack()))
-			out, err = nil, protocol.Errorf(protocol.CodeInternal, "the capability failed inside; the agent's log says more")
-		}
-	}()
+	defer fault.Catch(func(p *fault.Panic) { out, err = nil, f.broke(p) })
 	return fn(ctx, &f.call)
+}
+
+// respond is response for a call that ran; its result may be such that it can't be encoded.
+func (f *flight) respond(out any, err error) (resp *protocol.Response) {
+	defer fault.Catch(func(p *fault.Panic) { resp = f.response(nil, f.broke(p)) })
+	return f.response(out, err)
+}
+
+// broke tells of a panic of the call's and is its end. What only reads has failed; of anything
+// else nobody knows what it has done.
+func (f *flight) broke(p *fault.Panic) error {
+	f.log.Error("a fault inside was kept to one call", "panic", p.What, "stack", p.Stack)
+	if def := capability.Find(f.req.Tool); def != nil && def.Effect == capability.ReadOnly {
+		return protocol.Errorf(protocol.CodeInternal, "the capability failed inside; the agent's log says more")
+	}
+	return protocol.Errorf(protocol.CodeOutcomeUnknown, "the capability failed inside: it may have done its work, a part of it, or nothing; the agent's log says more")
 }
 
 // exitOf is the exit code of a command that ended by itself, for the journal.
@@ -115,18 +128,22 @@ func (f *flight) overtime(ctx context.Context) {
 func (r *Runner) finish(f *flight, resp *protocol.Response, release func()) {
 	f.resp = resp
 	f.cancel(nil)
-	r.mu.Lock()
-	delete(r.live, f.id.Hash)
-	r.kept.put(f.id, f.req.Caller.Principal, f.forLater(resp))
-	if !r.pruning {
-		r.pruning = true
-		time.AfterFunc(keptTime, r.prune)
-	}
-	r.mu.Unlock()
+	r.keep(f)
 	if release != nil {
 		release()
 	}
 	close(f.done)
+}
+
+func (r *Runner) keep(f *flight) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.live, f.id.Hash)
+	r.kept.put(f.id, f.req.Caller.Principal, f.forLater(f.resp))
+	if !r.pruning {
+		r.pruning = true
+		time.AfterFunc(keptTime, r.prune)
+	}
 }
 
 // prune lets go of responses whose time is over, as long as there are any.
@@ -145,7 +162,11 @@ func (r *Runner) prune() {
 func (r *Runner) wait(ctx context.Context, f *flight, w *mux.Work) *protocol.Response {
 	if f.req.Progress {
 		tell, told := make(chan struct{}), make(chan struct{})
-		go func() { defer close(told); report(&f.call, w.Progress, tell) }()
+		go func() {
+			defer close(told)
+			defer fault.Catch(func(p *fault.Panic) { _ = f.broke(p) }) // it costs the news alone
+			report(&f.call, w.Progress, tell)
+		}()
 		defer func() { close(tell); <-told }()
 	}
 	select {

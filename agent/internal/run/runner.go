@@ -12,6 +12,7 @@ import (
 
 	"github.com/drover-fleet/drover/agent/internal/journal"
 	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/fault"
 	"github.com/drover-fleet/drover/protocol/mux"
 )
 
@@ -106,11 +107,22 @@ func (r *Runner) Handle(ctx context.Context, req *protocol.Request, w *mux.Work)
 		f.cancel(nil)
 		return f.response(nil, err)
 	}
-	if err := r.begin(f); err != nil {
+	if err := r.tryBegin(f); err != nil {
 		r.finish(f, f.response(nil, err), nil)
 		return f.resp
 	}
 	return r.wait(ctx, f, w)
+}
+
+// tryBegin is begin, whose panic ends the call that didn't begin by it.
+func (r *Runner) tryBegin(f *flight) (err error) {
+	defer fault.Catch(func(p *fault.Panic) {
+		f.broke(p)
+		if !f.begun.Load() {
+			err = protocol.Errorf(protocol.CodeNotStarted, "the agent failed inside before it began this; nothing was started; the agent's log says more")
+		}
+	})
+	return r.begin(f)
 }
 
 // admit takes a request up: then it's known, whatever becomes of it, and has one response,
@@ -169,11 +181,17 @@ func (r *Runner) begin(f *flight) error {
 		return &protocol.Error{Code: protocol.CodeRateLimited, Reason: protocol.ReasonBusy,
 			Message: fmt.Sprintf("%d calls run on this agent already, which is its limit of calls at once; nothing was started; try again when one has ended", MaxCalls)}
 	}
+	begun := false
+	defer func() {
+		if !begun {
+			<-r.slots
+		}
+	}()
 	if err := r.enter(f); err != nil {
-		<-r.slots
 		return err
 	}
 	r.launch(f, fn)
+	begun = true
 	return nil
 }
 

@@ -303,11 +303,11 @@ func TestAPanicFailsItsCallAlone(t *testing.T) {
 		}
 		return capability.ProcessOut{}, errors.New("secret detail")
 	})
-	for _, command := range []string{"panic", "fail"} {
+	for command, code := range map[string]protocol.Code{"panic": protocol.CodeOutcomeUnknown, "fail": protocol.CodeInternal} {
 		r := f.request(command)
 		r.Args = jsontext.Value(`{"command":"` + command + `"}`)
 		resp := f.handle(t.Context(), f.seal(r))
-		wantError(t, resp, protocol.CodeInternal, "")
+		wantError(t, resp, code, "")
 		if strings.Contains(resp.Error.Message, "secret") {
 			t.Errorf("tells its inside: %s", resp.Error.Message)
 		}
