@@ -60,7 +60,7 @@ type sighting struct {
 // joinOthers connects to the other replicas and lets calls go through them.
 func (s *Server) joinOthers(c *dispatch.Config) error {
 	bus, err := cluster.Connect(cluster.Config{
-		URL: s.cfg.NatsURL, ServerKey: s.key, Local: s.presence, Sessions: s.sessions, Trace: s.trace, Log: s.log,
+		URL: s.cfg.NatsURL, ServerKey: s.key, Local: s.presence, Sessions: s.sessions, Trace: s.trace, Metrics: s.metrics, Log: s.log,
 		Online: func(id fleet.AgentID, generation int64) { s.dispatch.AgentElsewhere(id, generation) },
 		Cancel: func(id fleet.CallID) { s.dispatch.CancelHere(id) },
 		Renew:  func(id fleet.AgentID, epoch int64) { s.tunnel.Renew(id, epoch) },

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/fault"
 	"github.com/drover-fleet/drover/server/internal/authn"
 	"github.com/drover-fleet/drover/server/internal/cluster"
 	"github.com/drover-fleet/drover/server/internal/dispatch"
@@ -128,7 +129,7 @@ func (s *Server) wire() error {
 	s.enroll = enroll.New(enroll.Config{Store: s.db, ServerKey: s.key, Log: s.log, CloseAgent: s.closeAgent})
 	tunnels := tunnel.Config{
 		Store: s.db, Presence: s.presence, ServerKey: s.key, KeepAlive: s.cfg.KeepAlive, Log: s.log,
-		Online: s.agentOnline,
+		Online: s.agentOnline, Metrics: s.metrics,
 	}
 	if s.bus != nil {
 		tunnels.Elsewhere, tunnels.RenewElsewhere = s.bus.Alive, s.bus.Renew
@@ -185,6 +186,10 @@ func (s *Server) retire(e presence.Entry, code int, reason string) {
 	}
 	go func() {
 		defer s.retiring.Delete(e.Session)
+		defer fault.Catch(func(p *fault.Panic) {
+			s.metrics.Caught(s.log, obs.InTunnel, p, "agent", string(e.Agent))
+			e.Session.Close(code, reason) // what was to end ends with it
+		})
 		s.dispatch.Enforce()
 		ctx, cancel := context.WithTimeout(context.Background(), retireTime)
 		defer cancel()
@@ -217,6 +222,7 @@ func (s *Server) Run(ctx context.Context) error {
 	defer leave()
 	watch, stop := context.WithCancel(context.Background())
 	watched := make(chan struct{})
+	// A panic in one of these ends the process: a server that no longer enforces rights mustn't go on.
 	go func() { defer close(watched); s.watch(watch) }()
 	touched := make(chan error, 1)
 	go func() { touched <- s.tunnel.Run(watch) }()

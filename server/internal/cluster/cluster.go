@@ -22,8 +22,10 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/drover-fleet/drover/protocol/fault"
 	"github.com/drover-fleet/drover/server/internal/dispatch"
 	"github.com/drover-fleet/drover/server/internal/fleet"
+	"github.com/drover-fleet/drover/server/internal/obs"
 	"github.com/drover-fleet/drover/server/internal/presence"
 	"github.com/drover-fleet/drover/server/internal/session"
 	"github.com/drover-fleet/drover/server/internal/tracing"
@@ -50,7 +52,9 @@ type Config struct {
 	Sessions *session.Keeper
 	// Trace makes the spans of hops; nil makes none.
 	Trace *tracing.Tracer
-	Log   *slog.Logger
+	// Metrics counts faults inside; nil counts nothing.
+	Metrics *obs.Metrics
+	Log     *slog.Logger
 }
 
 // Times of the news between replicas.
@@ -189,6 +193,24 @@ func (b *Bus) back() {
 	b.greet()
 }
 
+// caught is what becomes of a panic over one message or one pipe: it costs that alone. A message
+// counts as lost then, which is nothing new between replicas: what follows from it is asked for
+// again. The loops that tell and keep what this replica is to the others aren't contained: a
+// replica that no longer does so is better gone.
+func (b *Bus) caught(what string, attrs ...any) func(*fault.Panic) {
+	return func(p *fault.Panic) {
+		b.cfg.Metrics.Caught(b.cfg.Log, obs.InPipe, p, append(attrs, "what", what)...)
+	}
+}
+
+// each is a subscription's handler that f is called by.
+func (b *Bus) each(what string, f func(*nats.Msg)) nats.MsgHandler {
+	return func(m *nats.Msg) {
+		defer fault.Catch(b.caught(what))
+		f(m)
+	}
+}
+
 // do runs f in a goroutine that Close waits for; false when the bus has ended.
 func (b *Bus) do(f func()) bool {
 	b.life.Lock()
@@ -203,13 +225,13 @@ func (b *Bus) do(f func()) bool {
 // Start subscribes to what this replica hears: the news, openings of pipes to it, and the
 // pipes themselves. From then on the functions of the Config are called.
 func (b *Bus) Start() error {
-	if _, err := b.nc.Subscribe(b.prefix+"news", b.onNews); err != nil {
+	if _, err := b.nc.Subscribe(b.prefix+"news", b.each("news", b.onNews)); err != nil {
 		return err
 	}
-	if _, err := b.nc.Subscribe(b.prefix+"open."+b.replica, b.onOpen); err != nil {
+	if _, err := b.nc.Subscribe(b.prefix+"open."+b.replica, b.each("an opening", b.onOpen)); err != nil {
 		return err
 	}
-	if _, err := b.nc.Subscribe(b.prefix+"pipe."+b.replica+".*", b.onPipe); err != nil {
+	if _, err := b.nc.Subscribe(b.prefix+"pipe."+b.replica+".*", b.each("a pipe's message", b.onPipe)); err != nil {
 		return err
 	}
 	return b.nc.FlushTimeout(5 * time.Second)
@@ -317,10 +339,11 @@ func (b *Bus) Online(id fleet.AgentID) (bool, time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	at, ok := b.where[id]
-	if !ok || !b.Connected() {
+	o := b.others[at.replica]
+	if !ok || o == nil || !b.Connected() {
 		return false, time.Time{}
 	}
-	return true, time.UnixMicro(b.others[at.replica].agents[id].SinceUS)
+	return true, time.UnixMicro(o.agents[id].SinceUS)
 }
 
 // refuse counts a message that isn't acted on.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/protocol/capability"
+	"github.com/drover-fleet/drover/protocol/fault"
 	"github.com/drover-fleet/drover/protocol/mux"
 	"github.com/drover-fleet/drover/protocol/strict"
 	"github.com/drover-fleet/drover/protocol/text"
@@ -106,7 +107,10 @@ func (b *Bus) onOpen(m *nats.Msg) {
 		b.refuse("an opening", errReplay)
 		return
 	}
-	b.do(func() { b.answer(m, &o) })
+	b.do(func() {
+		defer fault.Catch(b.caught("an opening"))
+		b.answer(m, &o)
+	})
 }
 
 func (b *Bus) answer(m *nats.Msg, o *opening) {
@@ -153,7 +157,7 @@ func (b *Bus) accept(o *opening, a *opened, e presence.Entry) error {
 	}
 	p := b.newPipe(word, &pipe{to: o.Pipe, here: a.Pipe, in: there, out: back, strict: true})
 	h := &holder{bus: b, entry: e, from: o.From, trace: b.cfg.Trace, resumed: map[string]*resumed{}}
-	s := mux.New(p, mux.Config{Handler: h, Resumer: h, MaxCalls: maxForwarded, KeepAlive: pipeAlive})
+	s := mux.New(p, mux.Config{Handler: h, Resumer: h, MaxCalls: maxForwarded, KeepAlive: pipeAlive, Panicked: b.panicked(o.From)})
 	if !b.run(s, h.end) {
 		return errStops
 	}
@@ -214,7 +218,8 @@ func reasonOf(cause error) error {
 }
 
 // Handle implements mux.Handler.
-func (h *holder) Handle(ctx context.Context, req *protocol.Request, w *mux.Work) *protocol.Response {
+func (h *holder) Handle(ctx context.Context, req *protocol.Request, w *mux.Work) (resp *protocol.Response) {
+	defer fault.Catch(h.cut(req.ID, &resp))
 	if req.Traceparent == "" {
 		return h.pass(ctx, req, w)
 	}
@@ -226,6 +231,15 @@ func (h *holder) Handle(ctx context.Context, req *protocol.Request, w *mux.Work)
 	defer hop.End()
 	hop.Set(attrReplica, h.from)
 	return h.pass(ctx, req, w)
+}
+
+// cut is what becomes of a panic here: the caller's replica hears of a cut, and asks the agent.
+func (h *holder) cut(call string, resp **protocol.Response) func(*fault.Panic) {
+	told := h.bus.caught("a call of another replica", "call", call, "agent", h.entry.Agent, "replica", h.from)
+	return func(p *fault.Panic) {
+		told(p)
+		*resp = wrap(nil, protocol.ErrCut)
+	}
 }
 
 // request makes the request to the agent.
@@ -340,14 +354,16 @@ func (h *holder) ask(id string) *resumed {
 		h.resumed[id] = r
 	}
 	go func() {
-		defer close(r.done)
+		defer close(r.done) // without a response or an error it was cut
+		defer fault.Catch(h.bus.caught("a question about a call", "call", id, "agent", h.entry.Agent))
 		_, r.resp, r.err = h.entry.Session.Resume(ctx, id, mux.Exchange{Fated: func(f mux.Fate) { r.fate <- f }})
 	}()
 	return r
 }
 
 // Rejoin implements mux.Resumer.
-func (h *holder) Rejoin(ctx context.Context, id string, _ *mux.Work) *protocol.Response {
+func (h *holder) Rejoin(ctx context.Context, id string, _ *mux.Work) (resp *protocol.Response) {
+	defer fault.Catch(h.cut(id, &resp))
 	r := h.forget(id)
 	if r == nil {
 		return wrap(nil, fmt.Errorf("%w: nobody asked for it", protocol.ErrNotSent))

@@ -308,7 +308,7 @@ func (b *Bus) take(n *news) (came []entry, ok bool) {
 		return nil, false
 	}
 	o.missed = o.missed || n.Seq != o.seq+1
-	o.seq, o.heard = n.Seq, time.Now()
+	o.heard = time.Now()
 	b.others[n.From] = o
 	switch n.Kind {
 	case newsUp:
@@ -340,6 +340,7 @@ func (b *Bus) take(n *news) (came []entry, ok bool) {
 		b.forget(n.From)
 		return nil, true
 	}
+	o.seq = n.Seq // not before: the next one tells that it's missing otherwise
 	// Everything follows a hello by itself.
 	if o.missed && n.Kind != newsHello && n.Kind != newsAll && o.mayAsk(b.asked) {
 		b.askAll()

@@ -62,6 +62,17 @@ type pipe struct {
 // isn't the peer's next message is counted and passed over: anyone may publish here. Only a
 // gap before one that is the peer's ends the pipe.
 func (p *pipe) receive(data []byte) {
+	taken := false
+	defer func() { // a message that was lost to a panic would not be missed
+		if !taken {
+			p.end(errGap)
+		}
+	}()
+	p.take(data)
+	taken = true
+}
+
+func (p *pipe) take(data []byte) {
 	plain, err := p.in.unseal(p.here, data)
 	switch {
 	case errors.Is(err, errForged), errors.Is(err, errReplay):

@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/fault"
 	"github.com/drover-fleet/drover/protocol/mux"
 	"github.com/drover-fleet/drover/protocol/strict"
 	"github.com/drover-fleet/drover/protocol/text"
@@ -231,7 +232,11 @@ func (l *line) dial() (*mux.Session, *dialing, error) {
 
 func (l *line) dialed(d *dialing) {
 	defer close(d.done)
-	d.session, d.err = l.bus.dial(l.bus.ctx, l.at)
+	d.err = errNotDialed
+	func() {
+		defer fault.Catch(l.bus.caught("the opening of a pipe", "replica", l.at.replica, "agent", l.at.agent))
+		d.session, d.err = l.bus.dial(l.bus.ctx, l.at)
+	}()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.dialing = nil
@@ -243,6 +248,8 @@ func (l *line) dialed(d *dialing) {
 		l.session = d.session
 	}
 }
+
+var errNotDialed = errors.New("this replica failed inside")
 
 // errStops: nothing is begun any more.
 var errStops = errors.New("this replica stops")
@@ -260,7 +267,7 @@ func (b *Bus) dial(ctx context.Context, at place) (*mux.Session, error) {
 		return nil, err
 	}
 	p := b.newPipe(word, &pipe{to: answer.Pipe, here: here, out: there, in: back})
-	s := mux.New(p, mux.Config{KeepAlive: pipeAlive})
+	s := mux.New(p, mux.Config{KeepAlive: pipeAlive, Panicked: b.panicked(at.replica)})
 	if !b.run(s, func() {}) {
 		return nil, errStops
 	}
@@ -343,6 +350,11 @@ func (b *Bus) answered(nonce string, data []byte) *opened {
 	return &a
 }
 
+// panicked hears of the panics of a pipe's session.
+func (b *Bus) panicked(replica string) func(string, *fault.Panic) {
+	return func(call string, p *fault.Panic) { b.caught("a pipe", "call", call, "replica", replica)(p) }
+}
+
 // newPipe completes and registers a pipe.
 func (b *Bus) newPipe(word string, p *pipe) *pipe {
 	p.publish, p.now, p.come, p.ended = b.nc.Publish, time.Now, make(chan []byte, waiting), make(chan struct{})
@@ -361,8 +373,9 @@ func (b *Bus) newPipe(word string, p *pipe) *pipe {
 // run runs a session until it or the bus ends, and then ended; false when the bus has ended.
 func (b *Bus) run(s *mux.Session, ended func()) bool {
 	ok := b.do(func() {
+		defer fault.Catch(s.Broke)
+		defer ended()
 		_ = s.Run(b.ctx) // its end is its calls' to tell
-		ended()
 	})
 	if !ok {
 		s.Close(0, "")
@@ -385,8 +398,9 @@ func (b *Bus) onPipe(m *nats.Msg) {
 func (b *Bus) Alive(ctx context.Context, id fleet.AgentID, generation int64, instance string) bool {
 	b.mu.Lock()
 	at, ok := b.where[id]
-	if ok = ok && b.Connected(); ok {
-		e := b.others[at.replica].agents[id]
+	o := b.others[at.replica]
+	if ok = ok && o != nil && b.Connected(); ok {
+		e := o.agents[id]
 		ok = e.Generation == generation && e.Instance != instance
 	}
 	b.mu.Unlock()

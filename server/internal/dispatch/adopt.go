@@ -140,7 +140,9 @@ func (d *Dispatcher) learn(id fleet.AgentID, generation int64) {
 	}
 	var all sync.WaitGroup
 	for _, call := range ids { // at once: one that still runs mustn't hold up the others
-		all.Go(func() { d.learnOne(ctx, id, generation, call) })
+		all.Go(func() {
+			d.aside("asking for an earlier call", id, call, func() { d.learnOne(ctx, id, generation, call) })
+		})
 	}
 	all.Wait()
 }

@@ -53,18 +53,22 @@ func (d *Dispatcher) request(who fleet.Principal, id fleet.CallID) {
 	go func() {
 		defer stop()
 		defer close(written)
-		switch err := d.db.RecordCancel(ctx, c); {
-		case err == nil:
-			if f := d.find(id); f != nil {
-				f.asked(c.At, c.Name)
-			}
-		case !errors.Is(err, store.ErrAlreadyFinal):
-			d.log.Warn("a cancel is not on record: it's lost if this server ends before the call does", "call", id, "err", err)
-		}
+		d.aside("a cancel's record", "", id, func() { d.recordCancel(ctx, c) })
 	}()
 	select {
 	case <-written:
 	case <-ctx.Done():
+	}
+}
+
+func (d *Dispatcher) recordCancel(ctx context.Context, c fleet.Cancel) {
+	switch err := d.db.RecordCancel(ctx, c); {
+	case err == nil:
+		if f := d.find(c.CallID); f != nil {
+			f.asked(c.At, c.Name)
+		}
+	case !errors.Is(err, store.ErrAlreadyFinal):
+		d.log.Warn("a cancel is not on record: it's lost if this server ends before the call does", "call", c.CallID, "err", err)
 	}
 }
 
@@ -102,12 +106,14 @@ func (d *Dispatcher) Purge(ctx context.Context, who fleet.Principal, agent strin
 	var all sync.WaitGroup
 	for _, call := range calls {
 		all.Go(func() {
-			d.request(who, call)
-			if f := d.find(call); f != nil {
-				f.cancel(errPurged)
-			} else if d.others != nil {
-				d.others(call)
-			}
+			d.aside("a purge", id, call, func() {
+				d.request(who, call)
+				if f := d.find(call); f != nil {
+					f.cancel(errPurged)
+				} else if d.others != nil {
+					d.others(call)
+				}
+			})
 		})
 	}
 	all.Wait()

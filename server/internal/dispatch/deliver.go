@@ -28,8 +28,23 @@ var (
 // Then comes step 8: the outcome, durable; then the answer may go out.
 func (d *Dispatcher) fly(f *flight, way func(*flight) (*protocol.Response, error)) {
 	defer f.cancel(nil)
-	resp, err := way(f)
+	var resp *protocol.Response
+	var err error
+	if d.contained(f, func() { resp, err = way(f) }) {
+		resp, err = nil, f.broken()
+	}
 	f.exchangeOver()
+	if d.contained(f, func() { d.land(f, resp, err) }) {
+		f.result = f.standing() // it's open on record, and the next process asks for it
+	}
+	d.contained(f, f.landed)
+	// What counts calls isn't contained: it's all calls', and one that it forgot would never end.
+	d.exit(f.intent(), int64(len(f.target.args)), f)
+	close(f.done)
+}
+
+// land finds the call's result.
+func (d *Dispatcher) land(f *flight, resp *protocol.Response, err error) {
 	// A queued call may be sent by whoever took it over. Any other that wasn't sent never is, so
 	// its end is known here; if its new owner, who asks the agent, recorded one first, that counts.
 	if !f.sent && f.queued() && d.stale(f) {
@@ -43,17 +58,16 @@ func (d *Dispatcher) fly(f *flight, way func(*flight) (*protocol.Response, error
 	default:
 		d.finish(f, resp, err)
 	}
-	f.landed()
-	d.exit(f.intent(), int64(len(f.target.args)), f)
-	close(f.done)
 }
 
 func (d *Dispatcher) finish(f *flight, resp *protocol.Response, err error) {
-	out := d.outcome(f, resp, err)
-	f.judge(&out)
+	var out fleet.Outcome
+	if d.contained(f, func() { out = d.outcome(f, resp, err); f.judge(&out) }) {
+		out = d.outcome(f, nil, f.broken())
+	}
 	f.result = f.standing()
 	d.obs.Call(f.edge, f.target.def.Name, string(out.State), out.At.Sub(f.created))
-	if !d.record(f, out) {
+	if !d.record(f, &out) {
 		f.result = d.recorded(f)
 		return
 	}
@@ -78,11 +92,7 @@ func (d *Dispatcher) deliver(f *flight) (*protocol.Response, error) {
 			return nil, f.unsent(err)
 		}
 		began := time.Now()
-		resp, err := d.attempt(f)
-		if errors.Is(err, protocol.ErrCut) {
-			resp, err = d.resume(f)
-		}
-		release()
+		resp, err := d.placed(f, release)
 		if f.ctx.Err() != nil || !f.passing(err) || !f.queued() && (again || !whole || !d.newer(f, began)) {
 			return resp, err
 		}
@@ -94,6 +104,16 @@ func (d *Dispatcher) deliver(f *flight) (*protocol.Response, error) {
 			pause(f.ctx, queuedPause)
 		}
 	}
+}
+
+// placed makes the call once it has its place, which release gives back.
+func (d *Dispatcher) placed(f *flight, release func()) (*protocol.Response, error) {
+	defer release()
+	resp, err := d.attempt(f)
+	if errors.Is(err, protocol.ErrCut) {
+		return d.resume(f)
+	}
+	return resp, err
 }
 
 // newerWait is how long the news of a newer connection may take, from another replica too. A

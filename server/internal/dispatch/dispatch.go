@@ -184,13 +184,17 @@ func (d *Dispatcher) begin(ctx context.Context, who fleet.Principal, req Request
 	if err := d.enter(&intent, size); err != nil {
 		return nil, nil, err
 	}
+	flies := false
+	defer func() { // also after a panic, which the edge answers
+		if !flies {
+			d.exit(&intent, size, nil)
+		}
+	}()
 	got, err := d.intend(ctx, intent)
 	if err != nil {
-		d.exit(&intent, size, nil)
 		return nil, nil, err
 	}
 	if got.Joined != nil {
-		d.exit(&intent, size, nil)
 		return d.find(got.Joined.ID), got.Joined, nil
 	}
 	f := newFlight(t, intent)
@@ -202,9 +206,9 @@ func (d *Dispatcher) begin(ctx context.Context, who fleet.Principal, req Request
 	f.exchange = mux.Exchange{Progress: f.news, Body: req.Body, Size: req.BodySize}
 	f.stream(&req)
 	if adopted := d.launch(f); adopted != nil {
-		d.exit(&intent, size, nil)
 		return adopted, nil, nil
 	}
+	flies = true
 	return f, nil, nil
 }
 
@@ -259,7 +263,9 @@ func (d *Dispatcher) isFenced() bool { return d.fenced != nil && d.fenced() }
 
 // exit counts a call out that enter let in; f is its flight, if it has one.
 func (d *Dispatcher) exit(in *fleet.Intent, size int64, f *flight) {
+	defer d.wg.Done()
 	d.mu.Lock()
+	defer d.mu.Unlock()
 	if d.own[in.Principal.ID]--; d.own[in.Principal.ID] <= 0 {
 		delete(d.own, in.Principal.ID)
 	}
@@ -275,8 +281,6 @@ func (d *Dispatcher) exit(in *fleet.Intent, size int64, f *flight) {
 	if d.open[in.CallID] == f {
 		delete(d.open, in.CallID)
 	}
-	d.mu.Unlock()
-	d.wg.Done()
 }
 
 func (d *Dispatcher) find(id fleet.CallID) *flight {
@@ -372,25 +376,6 @@ func (d *Dispatcher) Enforce() {
 		agent := snap.Agents[f.target.agent.ID]
 		if authz.Decide(f.who, f.target.def, agent) != "" || agent.Generation != f.target.agent.Generation || !d.alive(f.who.ID) {
 			f.cancel(errRevoked)
-		}
-	}
-}
-
-// Ended waits until no call is under way on the agent, at most until ctx ends.
-func (d *Dispatcher) Ended(ctx context.Context, agent fleet.AgentID) {
-	d.mu.Lock()
-	var open []*flight
-	for _, f := range d.open {
-		if f.target.agent.ID == agent && !f.waits() {
-			open = append(open, f)
-		}
-	}
-	d.mu.Unlock()
-	for _, f := range open {
-		select {
-		case <-f.done:
-		case <-ctx.Done():
-			return
 		}
 	}
 }

@@ -1,6 +1,10 @@
 package dispatch
 
-import "context"
+import (
+	"context"
+
+	"github.com/drover-fleet/drover/server/internal/fleet"
+)
 
 // Drain stops admitting calls and waits for the running ones until ctx is done. Those that
 // wait for their agent, and those that still run then, are left open: nothing is cancelled
@@ -45,4 +49,27 @@ func (d *Dispatcher) Open() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return len(d.open)
+}
+
+// Ended waits until no call is under way on the agent, at most until ctx ends.
+func (d *Dispatcher) Ended(ctx context.Context, agent fleet.AgentID) {
+	for _, f := range d.under(agent) {
+		select {
+		case <-f.done:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// under lists the calls that are under way on an agent.
+func (d *Dispatcher) under(agent fleet.AgentID) (open []*flight) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, f := range d.open {
+		if f.target.agent.ID == agent && !f.waits() {
+			open = append(open, f)
+		}
+	}
+	return open
 }

@@ -114,10 +114,13 @@ func (f *flight) agentError(e *protocol.Error) (protocol.Code, string, string) {
 	return code, word.Reason(e.Reason), word.Says(f.target.agent.ID, e.Message)
 }
 
+var errBroke = errors.New("the store failed inside")
+
 // record makes the outcome durable. While the store can't, the call stays open: nobody is
 // told an end that isn't recorded. At the server's end it's left for the next start, and
-// record is false.
-func (d *Dispatcher) record(f *flight, out fleet.Outcome) bool {
+// record is false. An outcome that the store panicked at is tried again without what came from
+// the host.
+func (d *Dispatcher) record(f *flight, out *fleet.Outcome) bool {
 	ctx, span := d.trace.Start(context.WithoutCancel(f.ctx), tracing.Internal, "record outcome")
 	defer span.End()
 	if out.Result != nil {
@@ -126,7 +129,10 @@ func (d *Dispatcher) record(f *flight, out fleet.Outcome) bool {
 	}
 	wait := 50 * time.Millisecond
 	for {
-		err := d.db.RecordOutcome(ctx, out)
+		var err error
+		if d.contained(f, func() { err = d.db.RecordOutcome(ctx, *out) }) {
+			*out, err = d.outcome(f, nil, f.broken()), errBroke
+		}
 		if err == nil {
 			return true
 		}

@@ -50,7 +50,7 @@ func (d *Dispatcher) AgentOnline(id fleet.AgentID, generation int64) {
 	if !closing {
 		go func() {
 			defer d.wg.Done()
-			d.learn(id, generation)
+			d.aside("asking for earlier calls", id, "", func() { d.learn(id, generation) })
 		}()
 	}
 }

@@ -22,13 +22,18 @@ type sink struct {
 }
 
 // Write implements io.Writer.
-func (s *sink) Write(p []byte) (int, error) {
-	n, err := s.to.Write(p)
-	if err != nil && s.err == nil {
-		s.err = err
-	}
+func (s *sink) Write(p []byte) (n int, err error) {
+	err = errSinkBroke
+	defer func() { // also when it panics, which the session catches
+		if err != nil && s.err == nil {
+			s.err = err
+		}
+	}()
+	n, err = s.to.Write(p)
 	return n, err
 }
+
+var errSinkBroke = errors.New("the receiver of the file failed inside")
 
 // stream takes in what travels beside the call.
 func (f *flight) stream(req *Request) {

@@ -1,6 +1,7 @@
 package obs
 
 import (
+	"log/slog"
 	"net/http"
 	"strconv"
 	"time"
@@ -8,6 +9,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/drover-fleet/drover/protocol/fault"
 )
 
 // Metrics are a server's numbers, in a registry of their own.
@@ -23,6 +26,7 @@ type Metrics struct {
 	hops     prometheus.Histogram
 	adopted  prometheus.Counter
 	resumes  *prometheus.CounterVec
+	panics   *prometheus.CounterVec
 }
 
 // NewMetrics makes the registry with the process's own numbers and Drover's.
@@ -53,13 +57,18 @@ func NewMetrics(version string) *Metrics {
 		Name: "drover_calls_adopted_total", Help: "Open calls that were taken over from an earlier process or another replica."})
 	m.resumes = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "drover_resumes_total", Help: "Calls that were cut or taken over and asked for, by what came of it."}, []string{"result"})
+	m.panics = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "drover_panics_total", Help: "Faults inside that were kept to one call or one connection, by where; the log has their stacks. Any is worth a report."}, []string{"where"})
+	for _, w := range []Where{InCall, InTunnel, InPipe} {
+		m.panics.WithLabelValues(string(w))
+	}
 	for _, route := range []string{"local", "remote"} {
 		m.routed.WithLabelValues(route)
 	}
 	for _, r := range []Resumed{ResumeAnswered, ResumeNotStarted, ResumeUnknown, ResumeLeft} {
 		m.resumes.WithLabelValues(string(r))
 	}
-	m.reg.MustRegister(m.routed, m.hops, m.adopted, m.resumes)
+	m.reg.MustRegister(m.routed, m.hops, m.adopted, m.resumes, m.panics)
 	info := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "drover_build_info", Help: "Always 1; the version is a label.", ConstLabels: prometheus.Labels{"version": version}}, func() float64 { return 1 })
 	m.reg.MustRegister(m.requests, m.latency, m.calls, m.callTime, m.refusals, m.joined, info,
@@ -120,6 +129,25 @@ func (m *Metrics) Resumed(r Resumed) {
 	if m != nil {
 		m.resumes.WithLabelValues(string(r)).Inc()
 	}
+}
+
+// Where a panic was caught, which says what it was kept to.
+type Where string
+
+// Where panics are caught.
+const (
+	InCall   Where = "call"   // one call, or what is done beside it
+	InTunnel Where = "tunnel" // one agent's connection
+	InPipe   Where = "pipe"   // one pipe to another replica, or one message
+)
+
+// Caught tells of a panic that was caught: in the log, with its stack, and in a count. A nil
+// Metrics counts nothing.
+func (m *Metrics) Caught(log *slog.Logger, where Where, p *fault.Panic, attrs ...any) {
+	if m != nil {
+		m.panics.WithLabelValues(string(where)).Inc()
+	}
+	log.Error("a fault inside was kept to one "+string(where), append(attrs, "panic", p.What, "stack", p.Stack)...)
 }
 
 // Call counts a call that ended. tool must be the name of a tool that exists: text of a

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -41,6 +42,33 @@ type world struct {
 	hosts  *hosts
 	calls  *dispatch.Dispatcher
 	url    string
+	said   *lines // the log
+}
+
+// lines are a log's.
+type lines struct {
+	mu  sync.Mutex
+	all []string
+}
+
+// Write implements io.Writer.
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.all = append(l.all, string(p))
+	return len(p), nil
+}
+
+// with counts the lines that have all of these texts.
+func (l *lines) with(texts ...string) (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, line := range l.all {
+		if !slices.ContainsFunc(texts, func(s string) bool { return !strings.Contains(line, s) }) {
+			n++
+		}
+	}
+	return n
 }
 
 // hosts plays the agents' ends of the tunnels.
@@ -49,6 +77,8 @@ type hosts struct {
 	online map[fleet.AgentID]bool
 	soon   bool     // those that aren't online are expected to be
 	ran    []string // tool and arguments, in order
+	// boot, if not nil, is called when the name of an agent's journal is asked for.
+	boot func()
 	// answer makes the response; nil: an empty success.
 	answer func(ctx context.Context, req *protocol.Request) *protocol.Response
 	// stream answers calls of streaming tools.
@@ -74,7 +104,13 @@ func (h *hosts) set(id fleet.AgentID, online, soon bool) {
 	h.online[id], h.soon = online, soon
 }
 
-func (h *hosts) Boot() string { return "boot" }
+func (h *hosts) Boot() string {
+	if h.boot != nil {
+		h.boot()
+	}
+	return "boot"
+}
+
 func (h *hosts) Version() int { return protocol.Version }
 func (h *hosts) Resume(context.Context, string, mux.Exchange) (mux.Fate, *protocol.Response, error) {
 	return mux.Fate{}, nil, protocol.ErrNotSent
@@ -104,13 +140,14 @@ const processOK = `{"exit_code":0,"stdout":"hi\n","stderr":"","stdout_bytes":3,"
 
 func newWorld(t *testing.T, change func(*Config)) *world {
 	t.Helper()
-	log := slog.New(slog.DiscardHandler)
+	said := &lines{}
+	log := slog.New(slog.NewJSONHandler(said, nil))
 	dir := t.TempDir()
 	db, err := store.Open(t.Context(), store.Config{DataDir: dir})
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t, dir: dir, db: db, tokens: authn.New(db), hosts: &hosts{online: map[fleet.AgentID]bool{}}}
+	w := &world{t: t, dir: dir, db: db, said: said, tokens: authn.New(db), hosts: &hosts{online: map[fleet.AgentID]bool{}}}
 	_, key, err := ed25519.GenerateKey(nil)
 	if err != nil {
 		t.Fatal(err)

@@ -116,6 +116,8 @@ func (db *DB) begin(ctx context.Context) error {
 	db.stopped, db.stop = context.WithCancel(context.Background())
 	db.refusals = pending.NewRefusals()
 	db.wg.Add(2)
+	// Neither is kept from ending the process by a panic: after one in the middle of a commit
+	// nobody can say what is on record, and decisions go by what the other one reads.
 	go db.writeLoop()
 	go db.pollLoop()
 	return nil

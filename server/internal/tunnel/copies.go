@@ -6,7 +6,9 @@ import (
 	"time"
 
 	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/fault"
 	"github.com/drover-fleet/drover/server/internal/fleet"
+	"github.com/drover-fleet/drover/server/internal/obs"
 	"github.com/drover-fleet/drover/server/internal/presence"
 )
 
@@ -211,6 +213,10 @@ func (s *Server) renewNow(id fleet.AgentID, epoch int64) {
 	}
 	go func() {
 		defer s.all.Done()
+		defer fault.Catch(func(p *fault.Panic) {
+			s.cfg.Metrics.Caught(s.cfg.Log, obs.InTunnel, p, "agent", string(id), "epoch", epoch)
+			e.Session.Close(0, "") // it connects anew
+		})
 		patience := renewQuiet
 		if e.Session.Version() < 2 {
 			patience = renewPatience

@@ -11,10 +11,12 @@ import (
 	"time"
 
 	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/fault"
 	"github.com/drover-fleet/drover/protocol/mux"
 	"github.com/drover-fleet/drover/protocol/text"
 	"github.com/drover-fleet/drover/protocol/wsconn"
 	"github.com/drover-fleet/drover/server/internal/fleet"
+	"github.com/drover-fleet/drover/server/internal/obs"
 	"github.com/drover-fleet/drover/server/internal/presence"
 )
 
@@ -240,8 +242,13 @@ func (s *Server) welcome(ctx context.Context, conn *wsconn.Conn, h *greeting) (*
 		p.session.Close(protocol.CloseGoingAway, "the server is stopping")
 		return nil, errors.New("the server is stopping")
 	}
+	runs := false
+	defer func() { // also after a panic: nobody else ends a session that never ran
+		if !runs {
+			p.session.Close(0, "")
+		}
+	}()
 	if err := s.write(ctx, conn, s.welcomeFrame(h.version, epoch)); err != nil {
-		p.session.Close(0, "")
 		return nil, err
 	}
 	conn.Established()
@@ -251,6 +258,7 @@ func (s *Server) welcome(ctx context.Context, conn *wsconn.Conn, h *greeting) (*
 	if s.quiet.allow("agent online", string(h.id), time.Now()) {
 		s.cfg.Log.Info("agent online", "agent", string(h.id), "epoch", epoch, "generation", h.hello.Generation)
 	}
+	runs = true
 	return p, nil
 }
 
@@ -271,6 +279,9 @@ func (s *Server) prepare(p *peer, conn *wsconn.Conn) {
 		Version:   p.version,
 		Notify:    func(f any) { s.onFrame(p, f) },
 		Ended:     func(err error) { s.cfg.Presence.Unregister(p.id, p.epoch, p.brokeOff(err)) },
+		Panicked: func(call string, x *fault.Panic) {
+			s.cfg.Metrics.Caught(s.cfg.Log, obs.InTunnel, x, "agent", string(p.id), "epoch", p.epoch, "call", call)
+		},
 	})
 }
 

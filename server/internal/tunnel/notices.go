@@ -69,7 +69,7 @@ func (s *Server) onFrame(p *peer, f any) {
 		s.hear(p, f.Facts, f.Capabilities)
 	case *protocol.Epoch:
 		if f.Epoch == p.epoch && p.acked.CompareAndSwap(false, true) { // once, however often it's said
-			s.all.Go(func() { s.acknowledge(p) })
+			s.beside(p, func() { s.acknowledge(p) })
 		}
 	case *protocol.Log:
 		s.agentLog(p, f)
@@ -118,7 +118,7 @@ func (s *Server) hear(p *peer, facts protocol.Facts, caps []protocol.Capability)
 	p.facts.latest = f
 	if !p.facts.writing {
 		p.facts.writing = true
-		s.all.Go(func() { s.writeFacts(p) })
+		s.beside(p, func() { s.writeFacts(p) })
 	}
 }
 
@@ -140,17 +140,8 @@ func (s *Server) skewed(p *peer, ahead time.Duration) {
 // writeFacts writes until nothing newer came.
 func (s *Server) writeFacts(p *peer) {
 	for {
-		p.facts.mu.Lock()
-		f := p.facts.latest
-		p.facts.latest = nil
-		if f == nil {
-			p.facts.writing = false
-			p.facts.mu.Unlock()
-			return
-		}
-		wait := p.facts.spend(time.Now())
-		p.facts.mu.Unlock()
-		if !pause(p, wait) {
+		f, wait := p.facts.next()
+		if f == nil || !pause(p, wait) {
 			return
 		}
 		ctx, cancel := context.WithTimeout(s.ctx, storeTimeout)
@@ -160,6 +151,18 @@ func (s *Server) writeFacts(p *peer) {
 			s.cfg.Log.Warn("an agent's facts were not written", "agent", string(p.id), "error", err)
 		}
 	}
+}
+
+// next takes out what is to be written and tells how long to wait before; nil ends the writing.
+func (b *factsBox) next() (f *protocol.FactsUpdate, wait time.Duration) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	f, b.latest = b.latest, nil
+	if f == nil {
+		b.writing = false
+		return nil, 0
+	}
+	return f, b.spend(time.Now())
 }
 
 // spend takes one write from the allowance and tells how long to wait for it.

@@ -16,10 +16,12 @@ import (
 	"time"
 
 	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/fault"
 	"github.com/drover-fleet/drover/protocol/mux"
 	"github.com/drover-fleet/drover/protocol/text"
 	"github.com/drover-fleet/drover/protocol/wsconn"
 	"github.com/drover-fleet/drover/server/internal/fleet"
+	"github.com/drover-fleet/drover/server/internal/obs"
 	"github.com/drover-fleet/drover/server/internal/presence"
 )
 
@@ -47,6 +49,8 @@ type Config struct {
 	// be asked for. It hears so once for each connection: when the agent's journal is known, or
 	// 5 s later when it names none; with an agent of version 1 at once. It must not block.
 	Online func(id fleet.AgentID, generation int64)
+	// Metrics counts faults inside; nil counts nothing.
+	Metrics *obs.Metrics
 }
 
 const (
@@ -201,6 +205,12 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	go func() {
 		defer s.all.Done()
+		// Of the handshake, or of the connection's end; while its session runs that sees to it.
+		defer fault.Catch(func(p *fault.Panic) {
+			s.cfg.Metrics.Caught(s.cfg.Log, obs.InTunnel, p, "remote", r.RemoteAddr)
+			place.leave()
+			_ = conn.Close(0, "")
+		})
 		s.serve(ctx, place, conn, r.RemoteAddr)
 	}()
 }
@@ -228,13 +238,25 @@ func (s *Server) serve(ctx context.Context, place *ticket, conn *wsconn.Conn, re
 // that the handshake's stack is gone meanwhile.
 func (s *Server) runSession(p *peer) {
 	if p.version >= 2 { // a journal that is never named isn't waited for
-		late := time.AfterFunc(bootWait, func() { s.ready(p) })
+		late := time.AfterFunc(bootWait, func() {
+			defer fault.Catch(p.session.Broke)
+			s.ready(p)
+		})
 		defer late.Stop()
 	}
 	err := p.session.Run(s.ctx)
 	s.cfg.Presence.Unregister(p.id, p.epoch, p.brokeOff(err))
 	s.touch(p.id)
 	s.ended(p, err)
+}
+
+// beside runs f for a connection, beside its reader. A panic there ends the connection: the
+// agent connects anew, and with that begins what is kept of it.
+func (s *Server) beside(p *peer, f func()) {
+	s.all.Go(func() {
+		defer fault.Catch(p.session.Broke)
+		f()
+	})
 }
 
 // brokeOff tells of a session's end that the agent may have another connection, or be about

@@ -116,7 +116,7 @@ func Since(at, now time.Time) time.Duration {
 // own are the reasons that are Drover's to give.
 var own = []string{
 	"agent_away", "agent_calls", "agent_old", "agent_queue", "agent_restarted", "agent_silent", "bad_result", "client_gone", "contradiction",
-	"journal_gone", "open_bytes", "principal_calls", "principal_open_bytes", "principal_queue", "principal_waiting", "record", "removed", "tool_gone",
+	"journal_gone", "open_bytes", "principal_calls", "principal_open_bytes", "principal_queue", "principal_waiting", "record", "removed", "server_fault", "tool_gone",
 }
 
 // Reason is an agent's reason as it may be shown: of the form of one, and none of Drover's own.

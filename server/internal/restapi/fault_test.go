@@ -1,0 +1,116 @@
+package restapi
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/mux"
+	"github.com/drover-fleet/drover/server/internal/dispatch"
+	"github.com/drover-fleet/drover/server/internal/fleet"
+)
+
+// A fault inside, in the flight of one call, ends that call: as unknown where its request may
+// have been sent, as not started where it certainly wasn't. The record says the same, the log
+// says it once, and the others go on.
+func TestAFaultInACallIsThatCallsAlone(t *testing.T) {
+	w := newWorld(t, nil)
+	w.agent("web-01", nil)
+	pat := w.pat("p", false, everyAgent, everyTool)
+	call := func(command string) answerOf {
+		return w.do("POST", "/api/v1/calls", pat, fmt.Sprintf(`{"agent_id":"web-01","tool":"shell_exec","args":{"command":%q}}`, command))
+	}
+	started, goOn := make(chan struct{}), make(chan struct{})
+	w.hosts.answer = func(_ context.Context, req *protocol.Request) *protocol.Response {
+		switch {
+		case strings.Contains(string(req.Args), "boom"):
+			panic("boom")
+		case strings.Contains(string(req.Args), "nothing"):
+			return nil // no tunnel does this: what reads it panics
+		case strings.Contains(string(req.Args), "long"):
+			close(started)
+			<-goOn
+		}
+		return &protocol.Response{Type: protocol.TypeResponse, ID: req.ID, Result: jsontext.Value(processOK)}
+	}
+	var long answerOf
+	var other sync.WaitGroup
+	other.Go(func() { long = call("long") })
+	<-started
+
+	ended := func(command, state, code string) string {
+		t.Helper()
+		c := decode[Call](t, call(command))
+		shown := decode[Call](t, w.do("GET", "/api/v1/calls/"+c.CallID, pat, ""))
+		for from, c := range map[string]Call{"answered": c, "on record": shown} {
+			if string(c.State) != state || c.Error == nil || string(c.Error.Code) != code || c.Error.Reason != "server_fault" {
+				t.Errorf("%s, %s: %s %+v", command, from, c.State, c.Error)
+			}
+		}
+		if n := w.said.with("a fault inside", c.CallID, "fault_test.go"); n != 1 {
+			t.Errorf("%s: the log tells of the fault, with its stack, in %d lines", command, n)
+		}
+		return c.CallID
+	}
+	// More often than there are places for calls on one agent: each gives its own back.
+	for range 65 {
+		ended("boom", "outcome_unknown", "outcome_unknown")
+	}
+	c := decode[Call](t, call("nothing"))
+	if string(c.State) != "outcome_unknown" || c.Error.Reason != "server_fault" {
+		t.Errorf("no response and no error: %s %+v", c.State, c.Error)
+	}
+
+	ran, asked := w.hosts.executed(), 0
+	w.hosts.boot = func() {
+		if asked++; asked == 2 { // first by the request, then, before it's sent, by the flight
+			panic("boom")
+		}
+	}
+	ended("unsent", "not_started", "internal")
+	if n := w.hosts.executed() - ran; n != 0 {
+		t.Errorf("%d requests were sent of a call that wasn't started", n)
+	}
+	w.hosts.boot = nil
+
+	if c := decode[Call](t, call("fine")); c.State != "succeeded" {
+		t.Errorf("the next call: %s %+v", c.State, c.Error)
+	}
+	close(goOn)
+	other.Wait()
+	if c := decode[Call](t, long); c.State != "succeeded" {
+		t.Errorf("the call that ran meanwhile: %s %+v", c.State, c.Error)
+	}
+	if n := w.calls.Open(); n != 0 {
+		t.Errorf("%d calls are still open", n)
+	}
+}
+
+// What judges a call's end may fail at what came from its host: the end is recorded all the same.
+func TestAFaultInTheJudgingOfACall(t *testing.T) {
+	w := newWorld(t, nil)
+	w.agent("web-01", nil)
+	who, err := w.tokens.Token(w.pat("p", false, everyAgent, everyTool))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.hosts.stream = func(_ context.Context, req *protocol.Request, _ mux.Exchange) *protocol.Response {
+		return &protocol.Response{Type: protocol.TypeResponse, ID: req.ID, Error: protocol.Errorf(protocol.CodeToolFailed, "no")}
+	}
+	res, err := w.calls.Call(t.Context(), who, dispatch.Request{
+		Tool: "fs_upload", Agent: jsontext.Value(`"web-01"`), Args: jsontext.Value(`{"path":"/x","size":1}`), Edge: "rest", Body: strings.NewReader("x"), BodySize: 1,
+		Check: func(jsontext.Value, *fleet.Error) *fleet.Error { panic("boom") },
+	})
+	if err != nil || res.State != fleet.OutcomeUnknown || res.Err == nil || res.Err.Reason != "server_fault" {
+		t.Fatalf("%v %+v %v", res.State, res.Err, err)
+	}
+	shown, err := w.calls.Result(t.Context(), who, res.CallID, 0)
+	if err != nil || shown.State != res.State || shown.Err == nil || *shown.Err != *res.Err {
+		t.Errorf("on record: %+v %v", shown, err)
+	}
+}
