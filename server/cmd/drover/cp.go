@@ -144,6 +144,8 @@ type transfer struct {
 	o             *cpFlags
 	agent, remote string
 	local         string // "-" for standard input or output
+	toHost        bool
+	kept          string // what a download has left on this machine: a file, "" for nothing
 	meter         *meter
 	met           bool // the agent has answered
 	began         time.Time
@@ -185,18 +187,14 @@ func (a *app) cp(ctx context.Context, o *cpFlags, from, to string) error {
 	t := &transfer{app: a, api: api, o: o, began: time.Now()}
 	var done *copied
 	if dst.agent != "" {
-		t.agent, t.remote, t.local = dst.agent, dst.path, src.path
+		t.agent, t.remote, t.local, t.toHost = dst.agent, dst.path, src.path, true
 		done, err = t.upload(ctx)
 	} else {
 		t.agent, t.remote, t.local = src.agent, src.path, dst.path
 		done, err = t.download(ctx)
 	}
 	if ctx.Err() != nil && err != nil {
-		hint := "the same command goes on where it stopped"
-		if !t.resumable() {
-			hint = "nothing is kept of it"
-		}
-		return fleet.Errorf(protocol.CodeCancelled, "stopped; %s", hint)
+		return fleet.Errorf(protocol.CodeCancelled, "stopped; %s", t.left())
 	}
 	if err != nil || !o.json {
 		return err
@@ -204,8 +202,6 @@ func (a *app) cp(ctx context.Context, o *cpFlags, from, to string) error {
 	done.Agent, done.Local, done.Seconds = t.agent, t.local, time.Since(t.began).Seconds()
 	return printJSON(a.out, done)
 }
-
-func (t *transfer) resumable() bool { return t.o.resume && t.local != "-" }
 
 // measure begins the progress line.
 func (t *transfer) measure(size int64) {

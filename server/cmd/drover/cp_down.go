@@ -61,10 +61,10 @@ func (t *transfer) download(ctx context.Context) (*copied, error) {
 	if err == nil && r.part != nil {
 		err = r.place(mode)
 	}
-	r.leave()
+	t.kept = r.leave()
 	if err != nil {
 		t.meter.clear()
-		return nil, err
+		return nil, t.keeps(err)
 	}
 	t.meter.finish()
 	return &copied{Direction: "download", Path: out.Path, Size: out.Size, SHA256: out.FileSHA256, Resumed: r.resumed, CallID: r.callID}, nil
@@ -336,17 +336,43 @@ func (r *receiving) place(mode fs.FileMode) error {
 	return nil
 }
 
-// leave closes the local side. What can be gone on with stays.
-func (r *receiving) leave() {
+// leave closes the local side. What can be gone on with stays: kept says where, "" for nothing.
+func (r *receiving) leave() (kept string) {
 	if f, ok := r.to.(io.Closer); ok && r.part == nil && r.local != "-" {
 		_ = f.Close()
 	}
 	if r.part == nil {
-		return
+		return ""
 	}
 	if !r.o.resume || r.at == 0 {
 		r.drop()
-		return
+		return ""
 	}
 	_ = r.part.Close()
+	return r.part.Name()
+}
+
+// keeps adds to an error what is left of the copy on this machine, if anything.
+func (t *transfer) keeps(err error) error {
+	if t.kept == "" {
+		return err
+	}
+	fe, ok := errors.AsType[*fleet.Error](err)
+	if !ok {
+		return fmt.Errorf("%w; %s", err, t.left())
+	}
+	told := *fe
+	told.Message += "; " + t.left()
+	return &told
+}
+
+// left says what is left of a copy that didn't come to its end, and what it's good for.
+func (t *transfer) left() string {
+	switch {
+	case t.kept != "":
+		return fmt.Sprintf("what came is kept in %s: the same command goes on from there, or remove it", text.Quote(t.kept, 500))
+	case t.toHost && t.o.resume && t.local != "-":
+		return "the same command goes on where it stopped"
+	}
+	return "nothing is kept of it"
 }

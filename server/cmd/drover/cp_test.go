@@ -8,8 +8,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"math/rand/v2"
 	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -246,6 +250,84 @@ func TestCpGoesOnWhereAnEarlierRunStopped(t *testing.T) {
 	if left, _ := filepath.Glob(here + "/.drover*"); len(left) != 0 {
 		t.Errorf("left: %v", left)
 	}
+}
+
+// A download that is cut for good says what it leaves and where; the same command goes on from
+// there, also with another token. With --resume=false nothing is left.
+func TestCpSaysWhatACutDownloadLeaves(t *testing.T) {
+	f, r := fleet1(t)
+	host, here := t.TempDir(), t.TempDir()
+	content := noise(64 << 20) // more than is on the way at once
+	there, dst := put(t, host+"/f", content, 0o600), here+"/f"
+	for _, resume := range []bool{false, true} {
+		token, id := f.PAT("short", "web-01", "fs", false)
+		args := []string{"cp", "--url", revokedMidway(t, f, id), "--token", token, "web-01:" + there, dst}
+		if !resume {
+			args = append(args, "--resume=false")
+		}
+		got := r.drover(t.Context(), args...)
+		left, err := filepath.Glob(here + "/.drover*" + partEnd)
+		switch {
+		case err != nil || got.code != exitCall || got.out != "":
+			t.Fatalf("%+v %v", got, err)
+		case !resume && (len(left) != 0 || strings.Contains(got.err, "kept")):
+			t.Errorf("with --resume=false: %v is left, and it says %s", left, got.err)
+		case resume && (len(left) != 1 || !strings.Contains(got.err, "unauthenticated") || !strings.Contains(got.err, "what came is kept in \""+left[0]+"\": the same command goes on from there")):
+			t.Errorf("%v is left, and it says %s", left, got.err)
+		}
+	}
+	var c copied
+	got := r.drover(t.Context(), "cp", "--json", "web-01:"+there, dst)
+	if err := json.Unmarshal([]byte(got.out), &c); err != nil || c.Resumed == 0 || !bytes.Equal(get(t, dst), content) {
+		t.Errorf("%+v %v", got, err)
+	}
+	if left, _ := filepath.Glob(here + "/.drover*"); len(left) != 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
+// revokedMidway is the URL of a way to the server on which a PAT is revoked once the first
+// 4 MiB of a file have passed. The rest comes so slowly that the server has ended the
+// transfer before.
+func revokedMidway(t *testing.T, f *harness.Fleet, pat string) string {
+	t.Helper()
+	to, err := url.Parse(f.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := httputil.NewSingleHostReverseProxy(to)
+	proxy.ErrorLog = log.New(io.Discard, "", 0)
+	proxy.ModifyResponse = func(resp *http.Response) error {
+		if strings.HasSuffix(resp.Request.URL.Path, "/files") && resp.StatusCode == http.StatusOK {
+			call := "/api/v1/calls/" + resp.Header.Get(restapi.CallIDHeader) + "?wait_seconds=1"
+			resp.Body = &paced{ReadCloser: resp.Body, pause: func() {
+				f.REST(f.Admin).Do("DELETE", "/api/v1/pats/"+pat, "")
+				f.REST(f.Admin).Do("GET", call, "")
+			}}
+		}
+		return nil
+	}
+	server := httptest.NewServer(proxy)
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+// paced is a body that pauses after every 4 MiB.
+type paced struct {
+	io.ReadCloser
+	pause func()
+	n     int
+}
+
+// Read implements io.Reader.
+func (p *paced) Read(b []byte) (int, error) {
+	if p.n >= 4<<20 {
+		p.n = 0
+		p.pause()
+	}
+	n, err := p.ReadCloser.Read(b)
+	p.n += n
+	return n, err
 }
 
 // versionOf asks for a file's ETag.
