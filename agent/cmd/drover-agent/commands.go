@@ -39,22 +39,51 @@ sends to this host, as the user that it runs as. It opens no port.
 An operator makes a token with "drover enroll create --agent-id ID" on the server;
 the agent exchanges it once for the registration of a key that never leaves the host.
 
-It exits with 2 when the command line is wrong, and with 1 when something fails.`,
+It exits with 2 when a command, a flag or an argument isn't one, and with 1 when
+something else is wrong or fails.`,
 		SilenceUsage: true, SilenceErrors: true,
-		Args: cobra.ArbitraryArgs,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return usage(cmd, fmt.Errorf("there's no command %q%s", args[0], like(cmd, args[0])))
-			}
-			return cmd.Help()
-		},
+		Args: onlyCommands,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.SetFlagErrorFunc(usage)
 	root.AddCommand(newRun(), newEnroll(), newVersion(), newSupervisor())
+	onlyKnown(root)
 	return root
 }
 
-// Exit codes: 2 when the command line is wrong, 1 for all that fails later.
+// onlyCommands refuses the name of a command that isn't there.
+func onlyCommands(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	return usage(cmd, fmt.Errorf("there's no command %q%s", args[0], like(cmd, args[0])))
+}
+
+// onlyKnown lets what the library adds, help and completion, refuse what isn't there, as our own
+// commands do.
+func onlyKnown(root *cobra.Command) {
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd(os.Args[1:]...)
+	for _, cmd := range root.Commands() {
+		switch cmd.Name() {
+		case "help":
+			cmd.Args = func(_ *cobra.Command, args []string) error {
+				cmd, rest, err := root.Find(args)
+				if err != nil || !cmd.HasSubCommands() {
+					return err
+				}
+				return onlyCommands(cmd, rest)
+			}
+		case "completion":
+			cmd.Args, cmd.RunE = onlyCommands, func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+			for _, shell := range cmd.Commands() {
+				shell.Args = noArgs
+			}
+		}
+	}
+}
+
+// Exit codes: 2 when a command, a flag or an argument isn't one, 1 for all that fails later.
 const (
 	exitFailed = 1
 	exitUsage  = 2

@@ -116,18 +116,26 @@ func TestWhatCannotWorkSaysSo(t *testing.T) {
 		"begins with https":      {"run", "--server", "ftp://x", "--state", state},
 		"holds no certificate":   {"run", "--server", "https://x", "--state", state, "--ca-file", "/etc/hostname"},
 		"not an enrolment token": append([]string{"enroll", "--token-fd", "0"}, here...),
+		"command \"nope\"; see":  {"help", "nope"},
+		"(is it run?); see":      {"help", "rn"},
+		"agent completion --h":   {"completion", "nope"},
+		"completion --help":      {"help", "completion", "nope"},
+		"\"extra\" is one; see":  {"completion", "bash", "extra"},
 		"unknown flag: --agent":  {"run", "--agent", "x"},
 		"\"x\" is one; see":      {"run", "x"},
 		"with --token-file":      append([]string{"run"}, append(here, "--plaintext")...),
 	} {
 		cmd := exec.Command(agent, args...)
 		cmd.Stdin = strings.NewReader("some-token")
-		out, err := cmd.CombinedOutput()
-		if err == nil || !strings.Contains(string(out), want) || strings.Contains(string(out), "some-token") {
-			t.Errorf("%v: want %q, got %s", args, want, out)
+		var printed, said strings.Builder
+		cmd.Stdout, cmd.Stderr = &printed, &said
+		err := cmd.Run()
+		out := said.String()
+		if err == nil || printed.String() != "" || !strings.Contains(out, want) || strings.Contains(out, "some-token") {
+			t.Errorf("%v: want %q, got %s, and on standard output %q", args, want, out, printed.String())
 		}
 		wrong := 1
-		if strings.Contains(want, "see") || strings.HasPrefix(want, "unknown flag") {
+		if strings.Contains(want, "see") || strings.Contains(want, "completion") || strings.HasPrefix(want, "unknown flag") {
 			wrong = 2 // the command line itself
 		}
 		if code := cmd.ProcessState.ExitCode(); code != wrong {

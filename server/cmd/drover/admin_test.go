@@ -155,6 +155,8 @@ func TestWhatIsMissingIsExplained(t *testing.T) {
 		{"nope", "there's no command drover \"nope\"; see drover --help", 2},
 		{"help nope", "there's no command drover \"nope\"; see drover --help", 2},
 		{"help agents lst", "there's no command drover agents \"lst\" (is it list or set?); see drover agents --help", 2},
+		{"completion nope", "there's no command drover completion \"nope\"; see drover completion --help", 2},
+		{"completion bash x", "takes no arguments", 2},
 		{"aduit list", "no command drover \"aduit\" (is it audit?)", 2},
 		{"agents nope", "no command", 2},
 		{"agents sho", "(is it show or set?)", 2},

@@ -185,19 +185,26 @@ func onlyCommands(cmd *cobra.Command, args []string) error {
 	return &exit{code: exitUsage, cause: fmt.Errorf("bad_args: there's no command %s %s%s; see %s --help", cmd.CommandPath(), text.Quote(args[0], 40), like, cmd.CommandPath())}
 }
 
-// onlyKnownHelp lets drover help refuse the name of a command that isn't there.
-func onlyKnownHelp(root *cobra.Command) {
+// onlyKnown lets what the library adds, help and completion, refuse what isn't there, as our own
+// commands do.
+func onlyKnown(root *cobra.Command, args []string) {
 	root.InitDefaultHelpCmd()
-	for _, help := range root.Commands() {
-		if help.Name() != "help" {
-			continue
-		}
-		help.Args = func(_ *cobra.Command, args []string) error {
-			cmd, rest, err := root.Find(args)
-			if err != nil || !cmd.HasSubCommands() {
-				return err
+	root.InitDefaultCompletionCmd(args...)
+	for _, cmd := range root.Commands() {
+		switch cmd.Name() {
+		case "help":
+			cmd.Args = func(_ *cobra.Command, args []string) error {
+				cmd, rest, err := root.Find(args)
+				if err != nil || !cmd.HasSubCommands() {
+					return err
+				}
+				return onlyCommands(cmd, rest)
 			}
-			return onlyCommands(cmd, rest)
+		case "completion":
+			cmd.Args, cmd.RunE = onlyCommands, func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+			for _, shell := range cmd.Commands() {
+				shell.Args = noArgs
+			}
 		}
 	}
 }

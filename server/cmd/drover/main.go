@@ -166,7 +166,7 @@ A real one:
 		return &exit{code: code, cause: fmt.Errorf("bad_args: %w; see %s --help", err, c.CommandPath())}
 	})
 	root.AddCommand(a.serveCmd(), a.devCmd(), a.agentsCmd(), a.callCmd(), a.cpCmd(), a.patCmd(), a.enrollCmd(), a.auditCmd(), a.versionCmd(), a.docsCmd())
-	onlyKnownHelp(root)
+	onlyKnown(root, a.args)
 	return root
 }
 
