@@ -147,7 +147,7 @@ type CallSummary struct {
 	Args       jsontext.Value `json:"args" doc:"As recorded: members that may hold secrets are replaced by their length."`
 	State      string         `json:"state"`
 	Error      *CallError     `json:"error,omitzero"`
-	ExitCode   *int           `json:"exit_code,omitzero"`
+	ExitCode   *int           `json:"exit_code,omitzero" doc:"Of a command: its exit code; 128+n after signal n, -1 if it never started or was ended by a time limit or a cancel. Absent of anything else."`
 	Principal  string         `json:"principal" doc:"Who called, such as pat:ID."`
 	Name       string         `json:"name" doc:"The principal's name then."`
 	Client     string         `json:"client,omitzero" doc:"The client's own word for itself; unverified."`

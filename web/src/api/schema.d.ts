@@ -524,7 +524,10 @@ export interface components {
             evidence?: string;
             /** Format: date-time */
             evidence_at?: string;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Of a command: its exit code; 128+n after signal n, -1 if it never started or was ended by a time limit or a cancel. Absent of anything else.
+             */
             exit_code?: number;
             /** Format: date-time */
             finished_at?: string;
