@@ -6,16 +6,11 @@ import (
 	"fmt"
 	"strings"
 	"sync"
-	"time"
-
-	"github.com/go-json-experiment/json"
-	"github.com/nats-io/nats.go"
 
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/protocol/capability"
 	"github.com/drover-fleet/drover/protocol/fault"
 	"github.com/drover-fleet/drover/protocol/mux"
-	"github.com/drover-fleet/drover/protocol/strict"
 	"github.com/drover-fleet/drover/protocol/text"
 	"github.com/drover-fleet/drover/server/internal/presence"
 	"github.com/drover-fleet/drover/server/internal/tracing"
@@ -77,71 +72,6 @@ func wrap(resp *protocol.Response, err error) *protocol.Response {
 		e.Reason = reasonNoAnswer
 	}
 	return &protocol.Response{Error: e}
-}
-
-// onOpen answers another replica's request for a pipe.
-func (b *Bus) onOpen(m *nats.Msg) {
-	plain, err := b.keys.unseal(m.Subject, m.Data)
-	if err != nil {
-		b.refuse("an opening", err)
-		return
-	}
-	var o opening
-	if err := strict.Unmarshal(plain, &o, openingLimits); err != nil {
-		b.refuse("an opening", fmt.Errorf("%w: %w", errUnreadable, err))
-		if a := b.refuseOpening(plain); a != nil {
-			b.respond(m, a)
-		}
-		return
-	}
-	now := time.Now()
-	if stale(now.Sub(time.UnixMicro(o.AtUS))) {
-		b.refuse("an opening", errStale)
-		return
-	}
-	b.mu.Lock()
-	_, again := b.opens[o.Nonce]
-	b.opens[o.Nonce] = now
-	b.mu.Unlock()
-	if again {
-		b.refuse("an opening", errReplay)
-		return
-	}
-	b.do(func() {
-		defer fault.Catch(b.caught("an opening"))
-		b.answer(m, &o)
-	})
-}
-
-func (b *Bus) answer(m *nats.Msg, o *opening) {
-	a := &opened{Nonce: o.Nonce}
-	e, ok := b.cfg.Local.Lookup(o.Agent)
-	switch {
-	case !ok || e.Epoch != o.Epoch:
-		a.Refused = fmt.Sprintf("the connection of %s isn't here any more", o.Agent)
-	case o.Ping:
-		ctx, cancel := context.WithTimeout(b.ctx, openWait)
-		defer cancel()
-		if err := e.Session.Ping(ctx); err != nil {
-			a.Refused = "the agent doesn't answer"
-		}
-	default:
-		if err := b.accept(o, a, e); err != nil {
-			a.Refused = err.Error()
-		}
-	}
-	b.respond(m, a)
-}
-
-// respond sends the answer to an opening.
-func (b *Bus) respond(m *nats.Msg, a *opened) {
-	plain, err := json.Marshal(a)
-	if err != nil {
-		return // strings
-	}
-	if err := m.Respond(b.keys.seal(a.Nonce, plain)); err != nil {
-		b.cfg.Log.Warn("another replica was not answered", "error", err)
-	}
 }
 
 // accept makes this end of a pipe and runs its session.

@@ -8,37 +8,14 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/go-json-experiment/json"
 	"github.com/nats-io/nats.go"
 
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/protocol/fault"
 	"github.com/drover-fleet/drover/protocol/mux"
-	"github.com/drover-fleet/drover/protocol/strict"
-	"github.com/drover-fleet/drover/protocol/text"
 	"github.com/drover-fleet/drover/server/internal/fleet"
 	"github.com/drover-fleet/drover/server/internal/tracing"
 )
-
-// opening asks a replica for a pipe to one connection of one of its agents.
-type opening struct {
-	From  string        `json:"from"`
-	Pipe  string        `json:"pipe"` // the subject to write to
-	Nonce string        `json:"nonce"`
-	AtUS  int64         `json:"at_us"`
-	Agent fleet.AgentID `json:"agent"`
-	Epoch int64         `json:"epoch"`
-	// Ping asks only whether the agent's process answers.
-	Ping bool `json:"ping,omitzero"`
-}
-
-// opened answers it. Refused says why there's no pipe.
-type opened struct {
-	Nonce   string `json:"nonce"` // the opening's, so that an answer belongs to one question
-	Own     string `json:"own,omitempty"`
-	Pipe    string `json:"pipe,omitempty"`
-	Refused string `json:"refused,omitempty"`
-}
 
 // remote is the way to one connection of an agent on another replica: a dispatch.Caller.
 // Route returns the same one until it failed to ask for an earlier call: whoever waits to ask
@@ -272,82 +249,6 @@ func (b *Bus) dial(ctx context.Context, at place) (*mux.Session, error) {
 		return nil, errStops
 	}
 	return s, nil
-}
-
-// noneFor is how long an answer is waited for after NATS said that nobody is there: anyone
-// could have said so.
-const noneFor = 250 * time.Millisecond
-
-// ask asks a replica for a pipe, or whether an agent is alive.
-func (b *Bus) ask(ctx context.Context, at place, o *opening) (*opened, error) {
-	ctx, cancel := context.WithTimeout(ctx, openWait)
-	defer cancel()
-	o.From, o.Agent, o.Epoch, o.AtUS = b.replica, at.agent, at.epoch, time.Now().UnixMicro()
-	plain, err := json.Marshal(o)
-	if err != nil {
-		return nil, err
-	}
-	inbox, err := b.nc.SubscribeSync(b.nc.NewInbox())
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = inbox.Unsubscribe() }() // fails only without NATS
-	subject := b.prefix + "open." + at.replica
-	if err := b.nc.PublishRequest(subject, inbox.Subject, b.keys.seal(subject, plain)); err != nil {
-		return nil, err
-	}
-	nobody := false
-	for {
-		m, err := inbox.NextMsgWithContext(ctx)
-		switch {
-		case errors.Is(err, nats.ErrNoResponders) && !nobody:
-			nobody = true
-			var stop context.CancelFunc
-			ctx, stop = context.WithTimeout(ctx, noneFor)
-			defer stop()
-			continue
-		case err != nil && nobody:
-			b.mu.Lock()
-			b.forget(at.replica)
-			b.mu.Unlock()
-			fallthrough
-		case err != nil:
-			return nil, fmt.Errorf("the replica that holds %s doesn't answer: %w", at.agent, err)
-		}
-		if a := b.answered(o.Nonce, m.Data); a != nil {
-			return a, a.refusal()
-		}
-	}
-}
-
-// refusal is why there's no pipe; nil when there's one.
-func (a *opened) refusal() error {
-	switch a.Refused {
-	case "":
-		return nil
-	case notUnderstood: // the caller is told, as trying again doesn't help
-		return fleet.Errorf(protocol.CodeNotStarted, "%s; nothing ran", notUnderstood)
-	}
-	return errors.New(text.Line(a.Refused, 200))
-}
-
-// answered opens the answer to an opening; nil when it's none.
-func (b *Bus) answered(nonce string, data []byte) *opened {
-	plain, err := b.keys.unseal(nonce, data)
-	if err != nil {
-		b.refuse("an answer", errForged)
-		return nil
-	}
-	var a opened
-	if err := strict.Unmarshal(plain, &a, openingLimits); err != nil {
-		b.refuse("an answer", fmt.Errorf("%w: %w", errUnreadable, err))
-		return &opened{Nonce: nonce, Refused: notUnderstood}
-	}
-	if a.Nonce != nonce {
-		b.refuse("an answer", errForged)
-		return nil
-	}
-	return &a
 }
 
 // panicked hears of the panics of a pipe's session.

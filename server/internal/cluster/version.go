@@ -62,26 +62,3 @@ const (
 func (o *other) mayAsk(last time.Time) bool {
 	return time.Since(last) > askAgainAfter && time.Since(o.asked) > askAgainAfter<<min(o.asks, maxDoublings)
 }
-
-// notUnderstood is what a replica is told, and what a caller is, about a request for a pipe, or
-// the answer to one, that is another version's. Nothing was started.
-const notUnderstood = "the replicas that the call goes through have versions that don't understand each other: finish the upgrade"
-
-// openingLimits are those of openings and their answers. They are strict, as what travels over pipes is: calls
-// depend on them.
-var openingLimits = strict.Limits{MaxBytes: 4096, MaxDepth: 4}
-
-// refuseOpening answers a request for a pipe that was sealed by a replica of this deployment
-// and can't be read.
-func (b *Bus) refuseOpening(plain []byte) *opened {
-	var o struct {
-		Nonce string `json:"nonce"`
-		AtUS  int64  `json:"at_us"`
-	}
-	lim := openingLimits
-	lim.Extra = true
-	if strict.Unmarshal(plain, &o, lim) != nil || stale(time.Since(time.UnixMicro(o.AtUS))) {
-		return nil
-	}
-	return &opened{Nonce: o.Nonce, Refused: notUnderstood}
-}
