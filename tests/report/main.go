@@ -1,6 +1,6 @@
 // Command report reads `go test -json` on its standard input and prints what a person
-// needs: a line for each package, the output of what failed, what was skipped and why, and
-// the counts. It exits with 1 when anything failed or nothing ran.
+// needs: a line for each package, the output of what failed, what took longest, what was
+// skipped and why, and the counts. It exits with 1 when anything failed or nothing ran.
 package main
 
 import (

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -30,7 +31,14 @@ type report struct {
 	parents                 map[key]bool
 	passed, failed, skipped int
 	failures, skips         []string
-	packages                int
+	slowPackages, slowTests []took
+}
+
+// took is how long a package, or a test with its subtests, ran: without the time that a
+// parallel test waited for its turn.
+type took struct {
+	name    string
+	seconds float64
 }
 
 func newReport(out io.Writer) *report {
@@ -76,6 +84,9 @@ func (r *report) endTest(e event, k key) {
 	text := strings.Join(r.outputs[k], "")
 	delete(r.outputs, k)
 	name := e.Package + " " + e.Test
+	if !strings.Contains(e.Test, "/") {
+		r.slowTests = append(r.slowTests, took{name, e.Elapsed})
+	}
 	switch {
 	case e.Action == "fail":
 		fmt.Fprint(r.out, text)
@@ -92,7 +103,7 @@ func (r *report) endTest(e event, k key) {
 }
 
 func (r *report) endPackage(e event) {
-	r.packages++
+	r.slowPackages = append(r.slowPackages, took{e.Package, e.Elapsed})
 	whole := key{e.Package, ""}
 	switch e.Action {
 	case "fail":
@@ -134,6 +145,18 @@ func reason(output string) string {
 	return "no reason given"
 }
 
+// slowest are the lines of those that took longest, at most so many; what took less than a
+// second is none of them.
+func slowest(all []took, most int) (lines []string) {
+	slices.SortStableFunc(all, func(a, b took) int { return cmp.Compare(b.seconds, a.seconds) })
+	for _, one := range all[:min(most, len(all))] {
+		if one.seconds >= 1 {
+			lines = append(lines, fmt.Sprintf("%6.1fs  %s", one.seconds, one.name))
+		}
+	}
+	return lines
+}
+
 // finish prints the end of the report and tells whether all is well.
 func (r *report) finish(also []string, noSkips bool) bool {
 	section := func(title string, lines []string) {
@@ -145,6 +168,8 @@ func (r *report) finish(also []string, noSkips bool) bool {
 			fmt.Fprintln(r.out, "  "+l)
 		}
 	}
+	section("Slowest packages", slowest(r.slowPackages, 6))
+	section("Slowest tests", slowest(r.slowTests, 15))
 	slices.Sort(r.skips)
 	section("Skipped", append(slices.Clone(also), r.skips...))
 	section("Failed", r.failures)

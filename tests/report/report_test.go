@@ -40,6 +40,14 @@ func TestReport(t *testing.T) {
 ` + end, false, true, []string{"Skipped:\n  p TestD: no chromium\n", "1 passed, 0 failed, 1 skipped"}},
 		{"a skip that's not allowed", pass + `{"Action":"skip","Package":"p","Test":"TestD"}
 ` + end, true, false, []string{"p TestD: no reason given", "1 passed, 1 failed, 0 skipped"}},
+		{"what took longest, without its parts", `{"Action":"run","Package":"p","Test":"TestE"}
+{"Action":"run","Package":"p","Test":"TestE/sub"}
+{"Action":"pass","Package":"p","Test":"TestE/sub","Elapsed":9}
+{"Action":"pass","Package":"p","Test":"TestE","Elapsed":9.5}
+{"Action":"run","Package":"p","Test":"TestF"}
+{"Action":"pass","Package":"p","Test":"TestF","Elapsed":12.25}
+` + pass + `{"Action":"pass","Package":"p","Elapsed":22}
+`, false, true, []string{"Slowest packages:\n    22.0s  p\n\nSlowest tests:\n    12.2s  p TestF\n     9.5s  p TestE\n\n3 passed"}},
 		{"a line that is no event", "warning\n" + pass + end, false, true, []string{"warning\n"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
