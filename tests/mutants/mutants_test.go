@@ -8,12 +8,14 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -78,38 +80,46 @@ func TestMutants(t *testing.T) {
 	for _, f := range files {
 		all = append(all, load(t, f))
 	}
-	trees := make(chan tree, copies)
-	for range copies {
-		trees <- copyTree(t)
-	}
-	t.Run("whole", func(t *testing.T) { whole(t, trees, all) })
 	// Neighbours break the same packages: what one compiled helps the next.
 	slices.SortStableFunc(all, func(a, b mutant) int { return strings.Compare(a.touchedByPath[0], b.touchedByPath[0]) })
-	t.Run("broken", func(t *testing.T) {
-		for _, m := range all {
-			t.Run(m.file, func(t *testing.T) {
-				t.Parallel()
-				tr := <-trees
-				defer func() { trees <- tr }()
-				tr.mustDie(t, m)
-			})
-		}
-	})
+	jobs := make(chan job)
+	var workers sync.WaitGroup
+	for range copies {
+		tr := copyTree(t)
+		workers.Go(func() {
+			for j := range jobs {
+				t.Run(j.name, func(t *testing.T) { j.run(t, tr) })
+			}
+		})
+	}
+	for _, j := range whole(all) {
+		jobs <- j
+	}
+	for _, m := range all {
+		jobs <- job{"broken/" + m.file, func(t *testing.T, tr tree) { tr.mustDie(t, m) }}
+	}
+	close(jobs)
+	workers.Wait()
 }
 
-// whole runs every named test on the tree as it is.
-func whole(t *testing.T, trees chan tree, all []mutant) {
+// job is one subtest, for the first tree that's free.
+type job struct {
+	name string
+	run  func(*testing.T, tree)
+}
+
+// whole runs every named test on the tree as it is, those of tests/e2e, which take longest,
+// first.
+func whole(all []mutant) (jobs []job) {
 	named := map[string][]string{}
 	for _, m := range all {
 		if !slices.Contains(named[m.pkg], m.test) {
 			named[m.pkg] = append(named[m.pkg], m.test)
 		}
 	}
-	for pkg, tests := range named {
-		t.Run(pkg, func(t *testing.T) {
-			t.Parallel()
-			tr := <-trees
-			defer func() { trees <- tr }()
+	for _, pkg := range slices.Backward(slices.Sorted(maps.Keys(named))) {
+		tests := named[pkg]
+		jobs = append(jobs, job{"whole/" + pkg, func(t *testing.T, tr tree) {
 			out, err := tr.test(t.Context(), pkg, "^("+strings.Join(tests, "|")+")$")
 			if err != nil {
 				t.Errorf("without any patch: %v\n%s", err, out)
@@ -119,8 +129,9 @@ func whole(t *testing.T, trees chan tree, all []mutant) {
 					t.Errorf("%s has no test %s, or it was skipped: a patch names it", pkg, name)
 				}
 			}
-		})
+		}})
 	}
+	return jobs
 }
 
 // tree is a copy of the repository.
