@@ -48,9 +48,10 @@ func (u *unfinished) answer() (status int, body string) {
 	return status, body
 }
 
-// whole is answer, with the header.
+// whole is answer, with the header. Many large bodies at once are read by turns, each slowly
+// under the race detector: together they take their time on a machine that has more to do.
 func (u *unfinished) whole() (status int, header http.Header, body string) {
-	_ = u.SetReadDeadline(time.Now().Add(time.Minute))
+	_ = u.SetReadDeadline(time.Now().Add(5 * time.Minute))
 	resp, err := http.ReadResponse(bufio.NewReader(u), nil)
 	if err != nil {
 		return 0, nil, err.Error()
