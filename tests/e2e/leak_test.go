@@ -16,7 +16,7 @@ import (
 // connection by surprise (raw agents), some end in order and some in the middle of a call.
 func TestNothingLeaks(t *testing.T) {
 	const workers, rounds = 8, 125
-	f := harness.New(t, harness.Options{ResumeWait: 20 * time.Millisecond})
+	f := harness.New(t, harness.Options{Engine: harness.SQLite, ResumeWait: 20 * time.Millisecond})
 	real := f.Agent("real-01")
 	raw := make([]*harness.RawAgent, workers)
 	for i := range raw {

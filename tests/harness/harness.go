@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -33,13 +34,24 @@ const (
 	Postgres Engine = "postgres"
 )
 
-// defaultEngine is the store of tests that don't say which: DROVER_TEST_ENGINE runs them all
-// on the other one.
-func defaultEngine() Engine {
-	if e := os.Getenv("DROVER_TEST_ENGINE"); e != "" {
-		return Engine(e)
+// defaultEngine is the store of a test that doesn't say which: SQLite, or DROVER_TEST_ENGINE.
+// Where DROVER_TEST_FOLLOWERS names a file, a line with the test's name is added to it: these
+// are the tests that do something else on another engine. Those that choose their engines
+// themselves are none of them.
+func defaultEngine(t testing.TB) Engine {
+	t.Helper()
+	if file := os.Getenv("DROVER_TEST_FOLLOWERS"); file != "" {
+		f, err := os.OpenFile(file, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		name, _, _ := strings.Cut(t.Name(), "/")
+		_, err = f.WriteString(name + "\n")
+		if err := errors.Join(err, f.Close()); err != nil {
+			t.Fatal(err)
+		}
 	}
-	return SQLite
+	return Engine(cmp.Or(os.Getenv("DROVER_TEST_ENGINE"), string(SQLite)))
 }
 
 // Engines lists both: suites run on each.
@@ -81,7 +93,7 @@ func New(t testing.TB, o Options) *Fleet {
 		f.log = slog.New(slog.NewTextHandler(o.LogTo, nil))
 	}
 	if o.Engine == "" {
-		o.Engine = defaultEngine()
+		o.Engine = defaultEngine(t)
 	}
 	if o.Engine == Postgres {
 		f.dbURL = PostgresSchema(t)

@@ -240,8 +240,8 @@ type Deployment struct {
 func Launch(t testing.TB, programs Programs, o LaunchOptions) *Deployment {
 	t.Helper()
 	d := &Deployment{Client: Client{T: t}, Programs: programs, Store: []string{"--data", cmp.Or(o.Data, t.TempDir())}, opts: o}
-	if o.Engine == "" {
-		o.Engine = defaultEngine()
+	if o.Engine == "" && o.DatabaseURL == "" {
+		o.Engine = defaultEngine(t)
 	}
 	if o.Engine == Postgres && o.DatabaseURL == "" {
 		o.DatabaseURL = PostgresSchema(t)
