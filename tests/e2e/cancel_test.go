@@ -99,6 +99,7 @@ func asEnded(t *testing.T, d *harness.Deployment, ids []string) {
 // the server's next process, after a kill, tells the agent as soon as it's back; and cancelled
 // is only said of what the agent ended.
 func TestACancelOutlivesTheServer(t *testing.T) {
+	t.Parallel()
 	for _, engine := range harness.Engines() {
 		t.Run(string(engine), func(t *testing.T) {
 			d := harness.Launch(t, harness.Build(t, ""), harness.LaunchOptions{Engine: engine})
@@ -117,6 +118,7 @@ func TestACancelOutlivesTheServer(t *testing.T) {
 // TestACancelOnAnotherReplica: the cancel of a call whose replica has just been killed counts
 // when another one has taken the call over.
 func TestACancelOnAnotherReplica(t *testing.T) {
+	t.Parallel()
 	d, b := replicas(t)
 	a := d.RawAgent("raw-01")
 	ids := begunAndAway(t, d, a, 3)

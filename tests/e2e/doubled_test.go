@@ -90,6 +90,7 @@ func pass(from, to *wsconn.Conn, calls *atomic.Int64) {
 // TestADoubledFrameChangesNoOutcome: whatever comes twice over a tunnel, a call runs once and
 // ends in its own outcome.
 func TestADoubledFrameChangesNoOutcome(t *testing.T) {
+	t.Parallel()
 	f := harness.New(t, harness.Options{})
 	st, way := newStutter(t, f.URL)
 	f.Agent("web-01", func(c *agent.Config) { c.Server = way })

@@ -95,6 +95,7 @@ func (c *copying) wait(t *testing.T) (got copied) {
 // TestFilesBothWaysAndAcrossACut moves 200 MB between real processes, and cuts the agent's
 // tunnel in the middle of each way.
 func TestFilesBothWaysAndAcrossACut(t *testing.T) {
+	t.Parallel()
 	d := harness.Launch(t, harness.Build(t, ""), harness.LaunchOptions{})
 	target, err := url.Parse(d.URL)
 	if err != nil {

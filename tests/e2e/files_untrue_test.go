@@ -162,6 +162,7 @@ func TestABusyAgentsFile(t *testing.T) {
 // TestAFileAndItsRecordAgree: however an agent's word and the bytes differ, a download's
 // answer and the record tell the same end.
 func TestAFileAndItsRecordAgree(t *testing.T) {
+	t.Parallel()
 	f := harness.New(t, harness.Options{})
 	a := f.RawAgent("raw-01")
 	connect(t, a, "journal.boot")
@@ -385,6 +386,7 @@ func TestADownloadWhoseClientGoes(t *testing.T) {
 // TestTheAnswerToATransferWaitsForTheRecord: while the outcome can't be written, nobody is told
 // another end.
 func TestTheAnswerToATransferWaitsForTheRecord(t *testing.T) {
+	t.Parallel()
 	f := harness.New(t, harness.Options{})
 	a := f.RawAgent("raw-01")
 	connect(t, a, "journal.boot")

@@ -199,6 +199,7 @@ func TestSecretsStayOutOfTheRecord(t *testing.T) {
 
 // TestExpiry: a token's calls end with it, and then it's worth nothing.
 func TestExpiry(t *testing.T) {
+	t.Parallel()
 	f := harness.New(t, harness.Options{})
 	f.Agent("web-01")
 	var pat struct {

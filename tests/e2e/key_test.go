@@ -21,6 +21,7 @@ func withKey(c *harness.Client, agent, effect, key string) (res harness.CallResu
 // again, by many callers at the moment when the agent comes; it runs once, and from then on
 // the key names that call.
 func TestAKeyIsNotSpentByWhatNeverRan(t *testing.T) {
+	t.Parallel()
 	for _, engine := range harness.Engines() {
 		t.Run(string(engine), func(t *testing.T) {
 			d := harness.Launch(t, harness.Build(t, ""), harness.LaunchOptions{Engine: engine})
@@ -31,6 +32,7 @@ func TestAKeyIsNotSpentByWhatNeverRan(t *testing.T) {
 
 // TestAKeyOverReplicas is TestAKeyIsNotSpentByWhatNeverRan with callers on two replicas.
 func TestAKeyOverReplicas(t *testing.T) {
+	t.Parallel()
 	a, b := replicas(t)
 	keyAgain(t, a, []*harness.Deployment{a, b})
 }

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"errors"
+	"flag"
 	"os"
 	"testing"
 	"time"
@@ -14,7 +15,18 @@ import (
 // patience is how long other processes may take.
 const patience = 30 * time.Second
 
-func TestMain(m *testing.M) { os.Exit(harness.Main(m)) }
+// abreast is how many of the tests that are parallel run at once: they wait for longer than they
+// compute. Two replicas each take up to 36 of the 100 connections that Postgres has by default,
+// and other packages' tests take theirs. Tests that measure memory or goroutines, load the
+// machine, write programs to be run or allow little time aren't parallel.
+const abreast = "2"
+
+func TestMain(m *testing.M) {
+	if err := flag.Set("test.parallel", abreast); err != nil { // -parallel counts more: it's read later
+		panic(err)
+	}
+	os.Exit(harness.Main(m))
+}
 
 // read returns a file's text, "" where there's none.
 func read(t *testing.T, path string) string {

@@ -13,6 +13,7 @@ import (
 // the call then, but it isn't taken at its word: the call may have run, and its key doesn't
 // run it again.
 func TestAJournalThatIsPutBack(t *testing.T) {
+	t.Parallel()
 	for name, back := range map[string]bool{"put back": true, "left alone": false} {
 		t.Run(name, func(t *testing.T) {
 			d := harness.Launch(t, harness.Build(t, ""), harness.LaunchOptions{})

@@ -38,6 +38,7 @@ func hostOn(t *testing.T, d *harness.Deployment, state, token string) *harness.P
 // runs once; it never runs after its expiry, a cancel, a purge, a new key or its credential's
 // end; it survives a restart of the server, also by kill -9, and isn't sent twice by it.
 func TestR04_QueuedCalls(t *testing.T) {
+	t.Parallel()
 	for _, engine := range harness.Engines() {
 		t.Run(string(engine), func(t *testing.T) { queuedCalls(t, engine) })
 	}
@@ -125,6 +126,7 @@ func queuedCalls(t *testing.T, engine harness.Engine) {
 // TestAQueuedCallIsSentOnceForAll: the server that has told the record that it sends doesn't
 // send again after its own end, and the agent is told how much of the time is left.
 func TestAQueuedCallIsSentOnceForAll(t *testing.T) {
+	t.Parallel()
 	d := harness.Launch(t, harness.Build(t, ""), harness.LaunchOptions{})
 	a := d.RawAgent("raw-01")
 	connect(t, a, "journal.boot")

@@ -50,6 +50,7 @@ func away(p *fault.Proxy, yes bool) {
 // offline with the reason, calls under way across are found again, and all is well by itself
 // when it's back.
 func TestNATSGone(t *testing.T) {
+	t.Parallel()
 	a, b, d := replicasBehindDoors(t)
 	a.Host("web-01")
 	b.Host("db-01")
@@ -83,6 +84,7 @@ func TestNATSGone(t *testing.T) {
 // TestPostgresGoneForOneReplica: it starts nothing, what runs ends, the other one takes its
 // calls over and each has one outcome.
 func TestPostgresGoneForOneReplica(t *testing.T) {
+	t.Parallel()
 	a, b, d := replicasBehindDoors(t)
 	a.Host("web-01")
 	b.WaitState("web-01", "online")
@@ -112,6 +114,7 @@ func TestPostgresGoneForOneReplica(t *testing.T) {
 // TestAReplicaStopsInOrder: its calls belong to the others at once, who bring them to their
 // ends, and its callers find them there.
 func TestAReplicaStopsInOrder(t *testing.T) {
+	t.Parallel()
 	a, b := replicas(t)
 	b.Host("web-01")
 	a.WaitState("web-01", "online")
@@ -211,6 +214,7 @@ func TestAReplicaGivesWay(t *testing.T) {
 // replica that holds the tunnel stopped didn't begin, and that's known once the agent says so
 // to the other one.
 func TestARequestThatWentWithItsReplica(t *testing.T) {
+	t.Parallel()
 	a, b := replicas(t)
 	door := fault.NewProxy(t, addr(a))
 	a.HostAt("web-01", door.URL(), nil)
@@ -231,6 +235,7 @@ func TestARequestThatWentWithItsReplica(t *testing.T) {
 // original, also when that is connected to another replica; and from then on nowhere, also
 // when the original is gone.
 func TestACopyOnAnotherReplica(t *testing.T) {
+	t.Parallel()
 	a, b := replicas(t)
 	state := filepath.Join(t.TempDir(), "state")
 	original := hostOn(t, a, state, a.Run("enroll", "create", "--agent-id", "web-01"))

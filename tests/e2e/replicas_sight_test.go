@@ -12,6 +12,7 @@ import (
 // TestLastSeenOnAnotherReplica: when an agent was seen last is told by a replica that it was
 // never connected to as by the one that held its tunnel, in the list and in the error.
 func TestLastSeenOnAnotherReplica(t *testing.T) {
+	t.Parallel()
 	a, b := replicas(t)
 	host := hostOn(t, a, filepath.Join(t.TempDir(), "state"), a.Run("enroll", "create", "--agent-id", "web-01"))
 	b.WaitState("web-01", "online")

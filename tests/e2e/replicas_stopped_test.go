@@ -19,6 +19,7 @@ import (
 // dead. What clients asked of it meanwhile is made or refused when it goes on: every call that
 // is on record gets an outcome, and what ran isn't said not to have, nor ran twice.
 func TestWhatWaitedForAStoppedReplica(t *testing.T) {
+	t.Parallel()
 	a, b := replicas(t)
 	b.Host("web-01")
 	a.WaitState("web-01", "online")
@@ -74,6 +75,7 @@ func TestWhatWaitedForAStoppedReplica(t *testing.T) {
 // the others have taken over what it had queued. The call isn't nobody's for that: it's sent
 // when its agent comes, once.
 func TestAQueuedCallOfAReplicaThatIsBackTooSoon(t *testing.T) {
+	t.Parallel()
 	a, b := replicas(t)
 	raw := a.RawAgent("web-01")
 	connect(t, raw, "journal.boot")

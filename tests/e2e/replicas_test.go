@@ -116,6 +116,7 @@ func bothEdges(t *testing.T, ds []*harness.Deployment, era harness.Era, agent st
 // tunnel, is killed while a command runs; the agent moves to another replica; each time the
 // call ends with its whole result, having run once.
 func TestACallSurvivesItsReplicas(t *testing.T) {
+	t.Parallel()
 	a, b := replicas(t)
 	door := fault.NewProxy(t, addr(a))
 	a.HostAt("web-01", door.URL(), nil)
@@ -154,6 +155,7 @@ func TestACallSurvivesItsReplicas(t *testing.T) {
 // TestAStoppedReplicaStartsNothingLate: a replica that was stopped for long enough to be taken
 // for dead runs nothing of what it had been asked for, and goes on when it's back.
 func TestAStoppedReplicaStartsNothingLate(t *testing.T) {
+	t.Parallel()
 	a, b := replicas(t)
 	a.Host("web-01")
 	b.WaitState("web-01", "online")
@@ -188,6 +190,7 @@ func TestAStoppedReplicaStartsNothingLate(t *testing.T) {
 // TestQueuedOnAnotherReplica: a call queued on one replica is sent when the agent connects to
 // the other one.
 func TestQueuedOnAnotherReplica(t *testing.T) {
+	t.Parallel()
 	a, b := replicas(t)
 	state := filepath.Join(t.TempDir(), "state")
 	host := hostOn(t, a, state, a.Run("enroll", "create", "--agent-id", "web-01"))

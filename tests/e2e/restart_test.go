@@ -23,6 +23,7 @@ type restarted struct {
 // after its next start, sends nothing again, and ends the call as the agent's word allows,
 // once and for good.
 func TestRestartMidCall(t *testing.T) {
+	t.Parallel()
 	cases := map[string]restarted{
 		"it ran to its end":       {"journal.boot", `"state":"done","exit_code":0`, true, "succeeded", ""},
 		"it still runs":           {"journal.boot", `"state":"running","pid":42`, true, "succeeded", ""},

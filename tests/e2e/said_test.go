@@ -133,6 +133,7 @@ func tellFate(t *testing.T, a *harness.RawAgent, id, says string) {
 // TestEvidenceIsMarked: what a host says after the outcome is on record as unknown stands
 // beside it as the host's.
 func TestEvidenceIsMarked(t *testing.T) {
+	t.Parallel()
 	f := harness.New(t, harness.Options{ResumeWait: time.Second})
 	a := f.RawAgent("raw-01")
 	connect(t, a, "journal.boot")
@@ -157,6 +158,7 @@ func TestEvidenceIsMarked(t *testing.T) {
 // TestAnAgentThatIsThereAndSilent: of an agent that is connected and doesn't say what became
 // of a call it isn't said that it's away.
 func TestAnAgentThatIsThereAndSilent(t *testing.T) {
+	t.Parallel()
 	f := harness.New(t, harness.Options{ResumeWait: 3 * time.Second})
 	a := f.RawAgent("raw-01")
 	connect(t, a, "journal.boot")

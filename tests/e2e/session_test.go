@@ -94,6 +94,7 @@ func TestASessionOnEveryReplica(t *testing.T) {
 
 // TestASignOutReachesReplicasLater: one that can't be told at once is told when NATS is back.
 func TestASignOutReachesReplicasLater(t *testing.T) {
+	t.Parallel()
 	nats := harness.NewNATS(t)
 	a := harness.Launch(t, harness.Build(t, ""), harness.LaunchOptions{Engine: harness.Postgres, Flags: []string{"--nats-url", nats.URL}})
 	b := a.Beside()
@@ -112,6 +113,7 @@ func TestASignOutReachesReplicasLater(t *testing.T) {
 // TestASessionOutlivesTheServer: a restart, also by kill -9, asks nobody for their PAT again
 // and lets no session live again that was ended.
 func TestASessionOutlivesTheServer(t *testing.T) {
+	t.Parallel()
 	for _, engine := range harness.Engines() {
 		t.Run(string(engine), func(t *testing.T) {
 			d := harness.Launch(t, harness.Build(t, ""), harness.LaunchOptions{Engine: engine})

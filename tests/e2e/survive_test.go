@@ -82,6 +82,7 @@ func await(t *testing.T, c *harness.Client, id string) (res harness.CallResult) 
 // TestACutCallComesBack: the connection is cut while a command runs, several times, and once
 // more when it has ended meanwhile; the caller gets its whole result.
 func TestACutCallComesBack(t *testing.T) {
+	t.Parallel()
 	f := harness.New(t, harness.Options{ResumeWait: time.Minute})
 	proxy := fault.NewProxy(t, strings.TrimPrefix(f.URL, "http://"))
 	f.Agent("web-01", func(c *agent.Config) { c.Server = proxy.URL() })
@@ -108,6 +109,7 @@ func TestACutCallComesBack(t *testing.T) {
 // TestACancelReachesACallThatCameBack: a call that was resumed can be cancelled, and one that
 // is cancelled while its agent is away is ended when it's back.
 func TestACancelReachesACallThatCameBack(t *testing.T) {
+	t.Parallel()
 	f := harness.New(t, harness.Options{ResumeWait: time.Minute})
 	proxy := fault.NewProxy(t, strings.TrimPrefix(f.URL, "http://"))
 	f.Agent("web-01", func(c *agent.Config) { c.Server = proxy.URL() })
@@ -140,6 +142,7 @@ func TestACancelReachesACallThatCameBack(t *testing.T) {
 // TestAServerRestartEndsNoCall: a command goes on while the server is stopped in order, or
 // killed, and started again; a poll has its whole result.
 func TestAServerRestartEndsNoCall(t *testing.T) {
+	t.Parallel()
 	for name, stop := range map[string]func(*harness.Process){"stopped": (*harness.Process).Stop, "killed": (*harness.Process).Kill} {
 		t.Run(name, func(t *testing.T) {
 			d := harness.Launch(t, harness.Build(t, ""), harness.LaunchOptions{})

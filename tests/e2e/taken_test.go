@@ -17,6 +17,7 @@ import (
 // database, and a second server that waits for it gets it. The first one stops by itself,
 // with an error that says why, and the second serves.
 func TestAServerWhoseDatabaseIsTakenStops(t *testing.T) {
+	t.Parallel()
 	url := harness.PostgresSchema(t)
 	admin := harness.OpenPostgres(t, url)
 	start := func(name string) (*server.Server, error) {

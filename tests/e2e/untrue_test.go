@@ -65,6 +65,7 @@ func TestAnAnswerThatCantBeTrue(t *testing.T) {
 // TestAStoppedAgentEndsItsCalls: an agent that is stopped says so of the calls that it ends:
 // nobody asked for that, and it's believed.
 func TestAStoppedAgentEndsItsCalls(t *testing.T) {
+	t.Parallel()
 	f := harness.New(t, harness.Options{})
 	a := f.Agent("web-01")
 	id := begin(t, &f.Client, "web-01", map[string]any{"command": "echo begun; sleep 4290", "timeout_seconds": 600})
