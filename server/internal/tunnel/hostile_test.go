@@ -33,8 +33,9 @@ func (r *rig) open() *wsconn.Conn {
 func TestAnswersForAnotherHost(t *testing.T) {
 	r := newRig(t)
 	victim, rogue := r.enrolled("web-01"), r.enrolled("evil-01")
-	release := make(chan struct{})
+	begun, release := make(chan struct{}), make(chan struct{})
 	r.connectWith(victim, func(context.Context, *protocol.Request, func(string)) *protocol.Response {
+		close(begun)
 		<-release
 		return &protocol.Response{Result: []byte(`"from web-01"`)}
 	})
@@ -54,6 +55,7 @@ func TestAnswersForAnotherHost(t *testing.T) {
 		}
 		got <- string(resp.Result)
 	}()
+	<-begun // an answer to what nobody waits for yet would prove nothing
 	for range 3 {
 		b, _ := protocol.Encode(&protocol.Response{ID: req.ID, Result: []byte(`"from evil-01"`)})
 		if err := l.conn.Write(t.Context(), false, b); err != nil {
