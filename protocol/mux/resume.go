@@ -246,8 +246,14 @@ func (s *Session) sendWhole(frame any) bool {
 		s.end(errors.New("the fates of calls can't be told"), protocol.CloseNormal, "internal error")
 		return false
 	}
+	return s.pushWhole(&outFrame{data: b})
+}
+
+// pushWhole queues a frame and waits until it was written; false when the connection ended
+// before.
+func (s *Session) pushWhole(f *outFrame) bool {
 	written := make(chan struct{})
-	f := &outFrame{data: b, after: func() { close(written) }}
+	f.after = func() { close(written) }
 	if s.reserve(s.ctx, f) != nil {
 		return false
 	}
@@ -263,9 +269,10 @@ func (s *Session) sendWhole(frame any) bool {
 // rejoin answers a call of an earlier connection over this one.
 func (s *Session) rejoin(w *Work) {
 	defer fault.Catch(s.caught())
+	defer w.answered()
 	resp := s.execute(w.id, func() *protocol.Response { return s.cfg.Resumer.Rejoin(w.ctx, w.id, w) })
 	w.stop()
 	w.end()
 	s.work.finish(w, true)
-	s.answer(w.id, resp, 0)
+	s.answer(w, resp, 0)
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -710,5 +711,51 @@ func TestManyFilesAtOnce(t *testing.T) {
 	}
 	if s.Open()+h.Open() != 0 {
 		t.Error("something is left open")
+	}
+}
+
+// TestAnsweredTellsThatTheResponseIsOut: once it was written, short or long, or never will be.
+func TestAnsweredTellsThatTheResponseIsOut(t *testing.T) {
+	for name, size := range map[string]int{"short": 10, "long": protocol.MaxMessage + 1} {
+		for _, cut := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, ", cut: ", cut), func(t *testing.T) {
+				a, b := newPipe(16)
+				held, free := make(chan struct{}), make(chan struct{})
+				hold := sync.OnceFunc(func() { close(held); <-free })
+				var answers atomic.Bool
+				b.gate = func(binary bool, data []byte) bool {
+					if answers.Load() && (binary || bytes.Contains(data, []byte(`"response"`))) {
+						hold()
+					}
+					return true
+				}
+				out := make(chan struct{})
+				s, h := run(a, mux.Config{}), run(b, mux.Config{Handler: workFunc(func(_ context.Context, _ *protocol.Request, w *mux.Work) *protocol.Response {
+					w.Answered(func() { close(out) })
+					answers.Store(true)
+					return &protocol.Response{Result: []byte(`"` + strings.Repeat("x", size) + `"`)}
+				})})
+				end := make(chan error, 1)
+				go func() { _, err := s.Call(t.Context(), request(`{}`), mux.Exchange{}); end <- err }()
+				<-held
+				select {
+				case <-out:
+					t.Error("it's told before the response is out")
+				default:
+				}
+				if cut {
+					h.Close(0, "")
+					<-out
+				}
+				close(free)
+				<-out
+				if err := <-end; err != nil && !cut {
+					t.Error(err)
+				}
+				s.Close(0, "")
+				s.wait(t)
+				h.wait(t)
+			})
+		}
 	}
 }

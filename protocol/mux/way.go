@@ -24,7 +24,8 @@ type Work struct {
 	in      *inFile
 	arrived chan struct{} // closed once in is there; made by who waits for it
 	out     *outFile
-	over    bool // Handle has returned
+	over    bool     // Handle has returned
+	told    []func() // once the response was written
 }
 
 // detached are the ends of a Work without a connection.
@@ -240,6 +241,29 @@ func (w *Work) settle(resp *protocol.Response) *protocol.Response {
 		failed.Error = protocol.Errorf(protocol.CodeInternal, "the tool did not finish its file")
 	}
 	return &failed
+}
+
+// Answered has f called once the call's response was written to the connection whole, or never
+// will be, as the connection has ended. It's called in the goroutine that Handle was, and counts
+// when it comes before Handle, or Rejoin, returns. A Work without a connection calls nothing.
+func (w *Work) Answered(f func()) {
+	w.streams.Lock()
+	defer w.streams.Unlock()
+	w.told = append(w.told, f)
+}
+
+// awaited are those who wait for the response to be written.
+func (w *Work) awaited() []func() {
+	w.streams.Lock()
+	defer w.streams.Unlock()
+	return w.told
+}
+
+// answered tells those who wait for the response to be written.
+func (w *Work) answered() {
+	for _, f := range w.awaited() {
+		f()
+	}
 }
 
 // end releases the call's context.

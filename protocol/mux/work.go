@@ -191,18 +191,19 @@ func badRequest(r *protocol.Request) string {
 
 func (s *Session) handle(w *Work, r *protocol.Request) {
 	defer fault.Catch(s.caught())
+	defer w.answered()
 	if w.ctx.Err() != nil { // the connection ended, or the call was cancelled, before it began
 		resp := neverBegan(w.ctx)
 		w.end()
 		s.work.finish(w, true)
-		s.answer(r.ID, resp, 0)
+		s.answer(w, resp, 0)
 		return
 	}
 	began := time.Now()
 	resp := w.settle(s.execute(r.ID, func() *protocol.Response { return s.cfg.Handler.Handle(w.ctx, r, w) }))
 	w.end()
 	s.work.finish(w, true)
-	s.answer(r.ID, resp, time.Since(began))
+	s.answer(w, resp, time.Since(began))
 }
 
 // execute has a call's response made. A panic there is that call's alone, and nobody knows how
@@ -220,13 +221,14 @@ func neverBegan(ctx context.Context) *protocol.Response {
 	return &protocol.Response{Error: protocol.Errorf(protocol.CodeCancelled, "it did not start: %v", context.Cause(ctx))}
 }
 
-// answer sends the response; one that can't be sent as it is becomes an error of its own.
-func (s *Session) answer(id string, resp *protocol.Response, took time.Duration) {
+// answer sends the response; one that can't be sent as it is becomes an error of its own. It
+// waits until it was written if anybody wants to know.
+func (s *Session) answer(w *Work, resp *protocol.Response, took time.Duration) {
 	if resp == nil {
 		resp = &protocol.Response{Error: protocol.Errorf(protocol.CodeInternal, "the agent's handler gave no response")}
 	}
 	out := *resp
-	out.Type, out.ID = protocol.TypeResponse, id
+	out.Type, out.ID = protocol.TypeResponse, w.id
 	if out.TookUS <= 0 {
 		out.TookUS = took.Microseconds()
 	}
@@ -248,11 +250,12 @@ func (s *Session) answer(id string, resp *protocol.Response, took time.Duration)
 	if err != nil {
 		b = encodeFailure(&out, err)
 	}
-	f := &outFrame{data: b, id: id}
-	if s.reserve(s.ctx, f) != nil {
-		return // the connection is gone and nobody waits
+	f := &outFrame{data: b, id: w.id}
+	if len(w.awaited()) > 0 {
+		s.pushWhole(f)
+	} else if s.reserve(s.ctx, f) == nil { // else the connection is gone and nobody waits
+		s.out.push(f)
 	}
-	s.out.push(f)
 }
 
 func tooLarge(size int) *protocol.Error {

@@ -75,6 +75,10 @@ const (
 	logEvery = 5 * time.Second
 	// filesLook is how often AwaitFiles looks.
 	filesLook = 50 * time.Millisecond
+	// answersFor is how long Close waits for answers to other replicas' calls to go out.
+	answersFor = time.Second
+	// answersLook is how often it looks.
+	answersLook = 5 * time.Millisecond
 )
 
 // Stats are numbers for metrics: counts are since the start.
@@ -130,6 +134,8 @@ type Bus struct {
 	connected, warned atomic.Int64 // connected: 1 or 0; warned: when a refusal was logged, in ns
 	refused, hops     atomic.Int64
 	files             atomic.Int64 // that pass between other replicas and agents here
+	noFiles           atomic.Bool  // none begins any more
+	owed              atomic.Int64 // answers to other replicas that aren't out
 
 	forged, unreadable, replayed, stale, served, outNow, inNow, disconnects, overtaken atomic.Int64
 }
@@ -254,8 +260,12 @@ func (b *Bus) Run(ctx context.Context) {
 	}
 }
 
-// Close leaves the others, who learn of it at once. Calls over its pipes end as cut.
+// Close leaves the others, who learn of it at once. Calls over its pipes end as cut, but those
+// that are answered by then: their answers go out.
 func (b *Bus) Close() {
+	ctx, cancel := context.WithTimeout(b.ctx, answersFor)
+	defer cancel()
+	untilNone(ctx, &b.owed, answersLook)
 	b.mu.Lock()
 	b.say(&news{Kind: newsBye})
 	b.left = true
@@ -271,11 +281,19 @@ func (b *Bus) Close() {
 }
 
 // AwaitFiles waits, at most until ctx ends, until no file passes through here from or to
-// another replica: one that is cut off can't be asked for, as a call can.
+// another replica, its answer included: one that is cut off can't be asked for, as a call can.
+// From its end on none begins.
 func (b *Bus) AwaitFiles(ctx context.Context) {
-	look := time.NewTicker(filesLook)
+	untilNone(ctx, &b.files, filesLook)
+	b.noFiles.Store(true)
+	untilNone(ctx, &b.files, filesLook) // one that began in that moment
+}
+
+// untilNone looks every so often until a count is zero, at most until ctx ends.
+func untilNone(ctx context.Context, count *atomic.Int64, every time.Duration) {
+	look := time.NewTicker(every)
 	defer look.Stop()
-	for b.files.Load() > 0 {
+	for count.Load() > 0 {
 		select {
 		case <-look.C:
 		case <-ctx.Done():

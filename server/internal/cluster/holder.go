@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/protocol/capability"
@@ -147,8 +148,15 @@ func reasonOf(cause error) error {
 	return cause
 }
 
+// untilAnswered counts a call until its answer is out.
+func untilAnswered(w *mux.Work, count *atomic.Int64) {
+	count.Add(1)
+	w.Answered(func() { count.Add(-1) })
+}
+
 // Handle implements mux.Handler.
 func (h *holder) Handle(ctx context.Context, req *protocol.Request, w *mux.Work) (resp *protocol.Response) {
+	untilAnswered(w, &h.bus.owed)
 	defer fault.Catch(h.cut(req.ID, &resp))
 	if req.Traceparent == "" {
 		return h.pass(ctx, req, w)
@@ -201,17 +209,20 @@ func (h *holder) pass(ctx context.Context, req *protocol.Request, w *mux.Work) *
 	if req.Progress {
 		x.Progress = func(p protocol.Progress) { w.Progress(p.Message) }
 	}
-	if def := capability.Find(req.Tool); def != nil && def.Stream == capability.ToHost {
-		h.bus.files.Add(1)
-		defer h.bus.files.Add(-1)
+	def := capability.Find(req.Tool)
+	if def != nil && def.Stream != capability.NoStream {
+		untilAnswered(w, &h.bus.files)
+		if h.bus.noFiles.Load() {
+			return wrap(nil, fmt.Errorf("%w: %w", protocol.ErrNotSent, errStops))
+		}
+	}
+	if def != nil && def.Stream == capability.ToHost {
 		body, size, err := w.In(call)
 		if err != nil {
 			return wrap(nil, fmt.Errorf("%w: %w", protocol.ErrNotSent, err))
 		}
 		x.Body, x.Size = body, size
 	} else if def != nil && def.Stream == capability.FromHost {
-		h.bus.files.Add(1)
-		defer h.bus.files.Add(-1)
 		up, err := w.Out(-1)
 		if err != nil {
 			return wrap(nil, fmt.Errorf("%w: %w", protocol.ErrNotSent, err))
@@ -292,7 +303,8 @@ func (h *holder) ask(id string) *resumed {
 }
 
 // Rejoin implements mux.Resumer.
-func (h *holder) Rejoin(ctx context.Context, id string, _ *mux.Work) (resp *protocol.Response) {
+func (h *holder) Rejoin(ctx context.Context, id string, w *mux.Work) (resp *protocol.Response) {
+	untilAnswered(w, &h.bus.owed)
 	defer fault.Catch(h.cut(id, &resp))
 	r := h.forget(id)
 	if r == nil {

@@ -222,13 +222,13 @@ func (b *Bus) beat(now time.Time) {
 	for name, o := range b.others {
 		if now.Sub(o.heard) > lostAfter {
 			b.cfg.Log.Warn("another replica is silent; its agents count as offline", "replica", name, "agents", len(o.agents))
-			b.forget(name)
+			b.forget(name, goneSilently)
 		}
 	}
 }
 
-// forget drops a replica and its agents. b.mu is held.
-func (b *Bus) forget(name string) {
+// forget drops a replica and its agents. why is drop's. b.mu is held.
+func (b *Bus) forget(name, why string) {
 	o := b.others[name]
 	if o == nil {
 		return
@@ -240,7 +240,7 @@ func (b *Bus) forget(name string) {
 	}
 	for at := range b.remotes {
 		if at.replica == name {
-			b.drop(at, "its replica is gone")
+			b.drop(at, why)
 		}
 	}
 }
@@ -337,7 +337,7 @@ func (b *Bus) take(n *news) (came []entry, ok bool) {
 		o.missed = o.missed || n.Count != len(o.agents)
 	case newsBye:
 		o.seq = math.MaxInt64 // it says nothing any more
-		b.forget(n.From)
+		b.forget(n.From, byPipe)
 		return nil, true
 	}
 	o.seq = n.Seq // not before: the next one tells that it's missing otherwise

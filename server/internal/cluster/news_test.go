@@ -77,7 +77,7 @@ func TestOldNewsBringsNobodyBack(t *testing.T) {
 	b.hear(&news{Kind: newsUp, From: "a", Seq: 8, Agents: []entry{at("web", 9)}}) // after its own bye
 	b.hear(&news{Kind: newsUp, From: "b", Seq: 9, Agents: []entry{at("db", 1)}})
 	b.mu.Lock()
-	b.forget("b")
+	b.forget("b", goneSilently)
 	b.mu.Unlock()
 	b.hear(&news{Kind: newsUp, From: "b", Seq: 9, Agents: []entry{at("db", 1)}})
 	if n := b.refused.Load(); n != 4 || len(b.where) != 0 || len(b.others) != 0 {

@@ -74,7 +74,7 @@ func (b *Bus) ask(ctx context.Context, at place, o *opening) (*opened, error) {
 			continue
 		case err != nil && nobody:
 			b.mu.Lock()
-			b.forget(at.replica)
+			b.forget(at.replica, goneSilently)
 			b.mu.Unlock()
 			fallthrough
 		case err != nil:

@@ -62,14 +62,21 @@ func (b *Bus) remote(at place) *remote {
 	return r
 }
 
-// drop ends the way to a place. b.mu is held.
+// Reasons of drop. News and pipes come by different ways, so what a replica answered before its
+// last word may be read after it: its pipes end by its own close, which comes after the answers.
+const (
+	byPipe       = ""
+	goneSilently = "its replica is gone"
+)
+
+// drop ends the way to a place, for what is begun from now on if that's byPipe. b.mu is held.
 func (b *Bus) drop(at place, why string) {
 	r := b.remotes[at]
 	delete(b.remotes, at)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.dropped = true
-	if r.session != nil {
+	if r.session != nil && why != byPipe {
 		r.session.Close(protocol.CloseGoingAway, why)
 	}
 }
