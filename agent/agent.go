@@ -30,8 +30,8 @@ import (
 // ignores being asked is killed well within it.
 const stopTime = 8 * time.Second
 
-// answerTime is how long the answers of calls that a stop has ended get to go out.
-const answerTime = 500 * time.Millisecond
+// answerLook is how often a stopping agent looks whether its answers are out.
+const answerLook = 5 * time.Millisecond
 
 // Agent is one agent of one server.
 type Agent struct {
@@ -126,7 +126,8 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer rest()
 	go runner.Watch(watch)
 	var up atomic.Pointer[mux.Session]
-	l := link.New(link.Options{Server: id.ServerURL(), Identity: id, Handler: runner, Resumer: runner, Boot: runner.Boot(), Log: log, Client: a.client,
+	said := &answering{Runner: runner}
+	l := link.New(link.Options{Server: id.ServerURL(), Identity: id, Handler: said, Resumer: said, Boot: runner.Boot(), Log: log, Client: a.client,
 		Connected: func(c link.Connection) { runner.Connected(); up.Store(c.Session) },
 		Removed:   work.removed,
 		Anew:      a.cfg.anew(),
@@ -137,29 +138,49 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer hangUp()
 	unlink := context.AfterFunc(ctx, func() {
 		defer hangUp()
-		a.stop(ctx, runner, up.Load())
+		a.stop(ctx, said, up.Load())
 	})
 	defer unlink()
 	return l.Run(tunnel)
 }
 
-// stop ends the calls and says goodbye. session is the latest one, nil if there was none.
-func (a *Agent) stop(ctx context.Context, runner *run.Runner, session *mux.Session) {
+// answering counts the calls whose answers aren't out.
+type answering struct {
+	*run.Runner
+	owed atomic.Int64
+}
+
+func (a *answering) owes(w *mux.Work) {
+	a.owed.Add(1)
+	w.Answered(func() { a.owed.Add(-1) })
+}
+
+// Handle implements mux.Handler.
+func (a *answering) Handle(ctx context.Context, req *protocol.Request, w *mux.Work) *protocol.Response {
+	a.owes(w)
+	return a.Runner.Handle(ctx, req, w)
+}
+
+// Rejoin implements mux.Resumer.
+func (a *answering) Rejoin(ctx context.Context, id string, w *mux.Work) *protocol.Response {
+	a.owes(w)
+	return a.Runner.Rejoin(ctx, id, w)
+}
+
+// stop ends the calls and, once their answers are out, says goodbye: what isn't out by then is
+// lost, as the next agent has only the journal. session is the latest one, nil if there was none.
+func (a *Agent) stop(ctx context.Context, calls *answering, session *mux.Session) {
 	a.log.Info("stopping")
 	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTime)
 	defer cancel()
-	ended := runner.Shutdown(limit)
+	calls.Shutdown(limit)
 	if session == nil || !session.Alive() {
 		return
 	}
-	if ended > 0 {
-		// The session doesn't tell when an answer has gone out.
-		timer := time.NewTimer(answerTime)
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-		case <-session.Done():
-		}
+	look := time.NewTicker(answerLook)
+	defer look.Stop()
+	for calls.owed.Load() > 0 && session.Alive() && limit.Err() == nil {
+		<-look.C
 	}
 	session.Goodbye("the agent stops", 0)
 	select {

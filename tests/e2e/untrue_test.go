@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/drover-fleet/drover/agent"
+	"github.com/drover-fleet/drover/tests/fault"
 	"github.com/drover-fleet/drover/tests/harness"
 )
 
@@ -73,5 +75,22 @@ func TestAStoppedAgentEndsItsCalls(t *testing.T) {
 	a.Stop()
 	if got := await(t, &f.Client, id); got.State != "cancelled" || got.Error == nil || got.Error.Reason != "agent_stops" || got.Stdout() != "begun\n" {
 		t.Errorf("%+v %+v", got, got.Error)
+	}
+}
+
+// TestAStoppedAgentSaysWhatItKnows: the answer of a call that had ended before its agent was
+// stopped goes out, however slow the line: nobody has it afterwards.
+func TestAStoppedAgentSaysWhatItKnows(t *testing.T) {
+	t.Parallel()
+	f := harness.New(t, harness.Options{})
+	door := fault.NewProxy(t, strings.TrimPrefix(f.URL, "http://"))
+	a := f.Agent("web-01", func(c *agent.Config) { c.Server = door.URL() })
+	door.Shape(fault.Link{Rate: 200 << 10, Queue: 1 << 10}, fault.Link{})
+	before, _ := door.Passed()
+	id := begin(t, &f.Client, "web-01", map[string]any{"command": "head -c 500000 /dev/zero | tr '\\0' x", "max_output": 1 << 20})
+	harness.Eventually(t, 20*time.Second, "its answer is on its way", func() bool { up, _ := door.Passed(); return up > before+100_000 })
+	a.Stop()
+	if got := await(t, &f.Client, id); got.State != "succeeded" || len(got.Stdout()) != 500_000 {
+		t.Errorf("%s, %d bytes, %+v", got.State, len(got.Stdout()), got.Error)
 	}
 }
