@@ -19,7 +19,7 @@ func (h *Host) jobStart(ctx context.Context, c *run.Call, in capability.JobStart
 	none := capability.JobStartOut{}
 	cmd, err := h.wanted(c, "job_start", wish{in.Command, in.Argv, in.Cwd, in.Env})
 	if err == nil {
-		err = h.checkDir(cmd.dir)
+		err = h.checkDir(cmd)
 	}
 	if err != nil {
 		return none, err

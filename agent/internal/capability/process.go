@@ -38,6 +38,7 @@ type command struct {
 	argv    []string // with argv[0]
 	line    string   // on Windows the exact command line instead of argv; "" elsewhere
 	dir     string
+	home    bool // dir is where commands run when the caller names no folder
 	env     []string
 	stdin   string
 	timeout time.Duration
@@ -75,7 +76,7 @@ func (h *Host) Close() {
 // tree is dead when this returns, or named in left_behind.
 func (h *Host) runProcess(ctx context.Context, c *run.Call, cmd command) (capability.ProcessOut, error) {
 	out := capability.ProcessOut{ExitCode: -1}
-	if err := h.checkDir(cmd.dir); err != nil {
+	if err := h.checkDir(cmd); err != nil {
 		return out, err
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, cmd.timeout, run.ErrDeadline)
@@ -263,16 +264,20 @@ func (p *pipes) catchUp() {
 }
 
 // checkDir tells early, and apart from the program, that the folder to run in is amiss.
-func (h *Host) checkDir(dir string) error {
-	info, err := os.Stat(dir)
+func (h *Host) checkDir(cmd command) error {
+	what := "can't be the command's folder (cwd)"
+	if cmd.home {
+		what = "is the home of the agent's user, where a command runs when it isn't given cwd, and can't be used; name another folder in cwd"
+	}
+	info, err := os.Stat(cmd.dir)
 	if err != nil {
-		return h.sysError(err, guard.Escape(dir), "can't be the command's folder (cwd)")
+		return h.sysError(err, guard.Escape(cmd.dir), what)
 	}
 	if !info.IsDir() {
-		return protocol.Failf(protocol.ReasonENOTDIR, "%s can't be the command's folder (cwd): it isn't a folder", guard.Shown(dir))
+		return protocol.Failf(protocol.ReasonENOTDIR, "%s %s: it isn't a folder", guard.Shown(cmd.dir), what)
 	}
-	if _, err := os.Stat(dir + string(filepath.Separator) + "."); err != nil { // it can't be entered
-		return h.sysError(err, guard.Escape(dir), "can't be the command's folder (cwd)")
+	if _, err := os.Stat(cmd.dir + string(filepath.Separator) + "."); err != nil { // it can't be entered
+		return h.sysError(err, guard.Escape(cmd.dir), what)
 	}
 	return nil
 }

@@ -77,7 +77,7 @@ func (h *Host) newCommand(c *run.Call, cwd string, add map[string]string) (comma
 			return command{}, protocol.Errorf(protocol.CodeBadArgs, "cwd must be an absolute path")
 		}
 	}
-	return command{dir: dir, env: append(env, "PWD="+dir)}, nil
+	return command{dir: dir, home: cwd == "", env: append(env, "PWD="+dir)}, nil
 }
 
 // program finds argv's program; its bytes reach it unchanged.
@@ -95,7 +95,7 @@ func (h *Host) program(argv []string, cmd *command) error {
 			return pe
 		}
 		// A folder that isn't there would make every relative program look missing.
-		if derr := h.checkDir(cmd.dir); derr != nil {
+		if derr := h.checkDir(*cmd); derr != nil {
 			return derr
 		}
 		return h.notStarted(err, *cmd)

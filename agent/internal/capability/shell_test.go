@@ -393,6 +393,43 @@ func TestWhatCannotStartSaysWhy(t *testing.T) {
 	}
 }
 
+// A command that names no folder runs at home: where it can't, that's said, and what to do.
+func TestHomeThatCannotBeUsed(t *testing.T) {
+	home := t.TempDir() + "/home"
+	if err := os.Mkdir(home, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("HOME", home)
+	r := newRig(t)
+	if out := sh(t, r, "pwd"); out.Stdout != home+"\n" {
+		t.Fatalf("it runs in %q", out.Stdout)
+	}
+	if err := os.Remove(home); err != nil {
+		t.Fatal(err)
+	}
+	words := []string{home, "the home of the agent's user", "name another folder in cwd", "no such file or folder"}
+	for name, a := range map[string]args{
+		"a command line":     {"command": "true"},
+		"a program":          {"argv": []string{"true"}},
+		"a relative program": {"argv": []string{"./x"}},
+	} {
+		_, fault := shell(t, r, a)
+		wantFault(t, fault, protocol.CodeToolFailed, protocol.ReasonENOENT)
+		for _, w := range words {
+			if fault != nil && !strings.Contains(fault.Message, w) {
+				t.Errorf("%s: %q lacks %q", name, fault.Message, w)
+			}
+		}
+		a["cwd"] = home // it's the caller's own choice then
+		if _, fault := shell(t, r, a); fault == nil || strings.Contains(fault.Message, "home of") || !strings.Contains(fault.Message, "the command's folder (cwd)") {
+			t.Errorf("%s, with cwd: %v", name, fault)
+		}
+	}
+	if out, fault := shell(t, r, args{"command": "pwd", "cwd": "/"}); fault != nil || out.Stdout != "/\n" {
+		t.Errorf("elsewhere: %v, %v", out, fault)
+	}
+}
+
 func TestProgressCarriesTheLatestLine(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -147,7 +147,7 @@ func TestWhatIsMissingIsExplained(t *testing.T) {
 		{"agents list --url http://127.0.0.1:1", "DROVER_PAT", 1},
 		{"agents list --state online", "--url", 1},
 		{"agents show", "needs an agent id", 2},
-		{"agents show nope", "unknown_agent", 1},
+		{"agents show nope", "unknown_agent: there's no agent of that id; drover agents list", 1},
 		{"agents remove nope", "unknown_agent", 1},
 		{"agents set nope --label a=b", "unknown_agent", 1},
 		{"agents purge nope", "unknown_agent", 1},

@@ -56,6 +56,12 @@ func (a *app) dial(w *where) (*client, error) {
 	}, nil
 }
 
+// loopbackURL tells that a URL's host is the machine that asks, and no other.
+func loopbackURL(base string) bool {
+	u, err := url.Parse(base)
+	return err == nil && loopback(u.Hostname())
+}
+
 func loopback(host string) bool {
 	ip := net.ParseIP(host)
 	return host == "localhost" || (ip != nil && ip.IsLoopback())

@@ -320,8 +320,8 @@ func (d *dev) warn(base, old string, ids []string) {
 
 To have them back, %[4]s
 
-Or start each with the new address, once (its state folder stays): drover-agent run --server %[1]s
-`, base, text.Line(old, 200), text.Line(strings.Join(ids, ", "), 300), back)
+Or start each with the new address, once (its state folder stays): %[5]s run --server %[1]s
+`, base, text.Line(old, 200), text.Line(strings.Join(ids, ", "), 300), back, agentWord(base))
 }
 
 // await asks the server until the agent is online, for at most onlineWait.

@@ -180,9 +180,10 @@ func TestDev(t *testing.T) {
 		t.Fatal(err)
 	}
 	line := exec.Command("sh", "-c", me.Enroll+" --agent-id web-02")
-	line.Dir = t.TempDir()
+	line.Dir, line.Env = t.TempDir(), append(os.Environ(), "PATH=/usr/bin:/bin")
+	beside := " " + filepath.Join(bin, "drover-agent") + " run --server " + first.url + " " // where no shell looks for it
 	alone := first.url + " is this machine alone"
-	if out, err := line.CombinedOutput(); err != nil || !strings.Contains(string(out), "drv_enr_") || !strings.Contains(string(out), alone) || !strings.Contains(first.out.String(), alone) {
+	if out, err := line.CombinedOutput(); err != nil || !strings.Contains(string(out), "drv_enr_") || !strings.Contains(string(out), alone) || !strings.Contains(string(out), beside) || !strings.Contains(first.out.String(), alone) {
 		t.Errorf("%s: %v\n%s\nand first\n%s", me.Enroll, err, out, first.out)
 	}
 	if fi, err := os.Stat(filepath.Join(dir, "dev-pat")); err != nil || fi.Mode().Perm() != 0o600 {

@@ -12,12 +12,30 @@ import (
 	"time"
 )
 
+// agentName is what the agent's program is called.
+func agentName() string {
+	if runtime.GOOS == "windows" {
+		return "drover-agent.exe"
+	}
+	return "drover-agent"
+}
+
+// agentWord is the agent's program as a line to paste names it, for a host that reaches the
+// server at base. Only a loopback address tells that this is the host: there the line names a
+// program that the shell wouldn't find by its path.
+func agentWord(base string) string {
+	if _, err := exec.LookPath(agentName()); err == nil || !loopbackURL(base) {
+		return "drover-agent"
+	}
+	if path, err := agentBinary(); err == nil {
+		return word(path)
+	}
+	return "drover-agent"
+}
+
 // agentBinary finds drover-agent: beside this program, or on the PATH.
 func agentBinary() (string, error) {
-	name := "drover-agent"
-	if runtime.GOOS == "windows" {
-		name += ".exe"
-	}
+	name := agentName()
 	self, err := os.Executable()
 	if err == nil {
 		if real, rerr := filepath.EvalSymlinks(self); rerr == nil {

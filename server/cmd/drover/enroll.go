@@ -110,7 +110,7 @@ func (a *app) pasteLine(w *where, verb, token string) (line, target string) {
 			flags = " --plaintext"
 		}
 	}
-	return fmt.Sprintf("DROVER_ENROLL_TOKEN=%s drover-agent %s --server %s --state /var/lib/drover-agent%s", token, verb, target, flags), target
+	return fmt.Sprintf("DROVER_ENROLL_TOKEN=%s %s %s --server %s --state /var/lib/drover-agent%s", token, agentWord(target), verb, target, flags), target
 }
 
 // enrollCommand is what makes an enrolment token on the machine of the server with these data,
@@ -152,8 +152,7 @@ func databaseWord(databaseURL string) string {
 // thisMachineAlone says of a loopback address that no other machine reaches the server there;
 // "" of another address.
 func thisMachineAlone(base string) string {
-	u, err := url.Parse(base)
-	if err != nil || !loopback(u.Hostname()) {
+	if !loopbackURL(base) {
 		return ""
 	}
 	return fmt.Sprintf("%s is this machine alone. For another one run drover serve with --public-url https://NAME,\nbehind TLS (docs/deploy.md): the line for the host then has that name.\n", base)

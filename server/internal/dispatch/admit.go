@@ -164,7 +164,11 @@ func unknownAgent(snap *store.Snapshot, who fleet.Principal, name, edge string) 
 		}
 	}
 	slices.Sort(same)
-	text := "no agent of that id is in this credential's scope; " + guideOf(edge).list + " shows the ids that are; never vary or guess an id"
+	where := "no agent of that id is in this credential's scope; "
+	if who.Kind == fleet.KindSystem { // it has no credential, and reaches all
+		where = "there's no agent of that id; "
+	}
+	text := where + guideOf(edge).list + " shows the ids that are; never vary or guess an id"
 	if len(same) == 0 {
 		return fleet.Errorf(protocol.CodeUnknownAgent, "%s", text)
 	}

@@ -84,7 +84,10 @@ func (s *Server) handshake(ctx context.Context, place *ticket, conn *wsconn.Conn
 		return nil, 0, ""
 	}
 	if s.quiet.allow("agent refused ("+r.Reason+")", h.proven(), time.Now()) {
-		log.Warn("agent refused", "reason", r.Reason, "message", r.Message, "error", r.err)
+		if r.err != nil {
+			log = log.With("error", r.err)
+		}
+		log.Warn("agent refused", "reason", r.Reason, "message", r.Message)
 	}
 	if s.write(ctx, conn, &r.Refuse) != nil {
 		return nil, 0, ""

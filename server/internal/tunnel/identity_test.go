@@ -5,6 +5,7 @@ import (
 	"crypto/ed25519"
 	"crypto/rand"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -87,7 +88,8 @@ func TestServerProvesItself(t *testing.T) {
 }
 
 func TestRemoved(t *testing.T) {
-	r := newRig(t)
+	var log lines
+	r := newRig(t, log.to)
 	h := r.enrolled("web-01")
 	o := r.connect(h)
 	if err := r.enroll.RemoveAgent(t.Context(), "pat:1", "web-01"); err != nil {
@@ -101,6 +103,10 @@ func TestRemoved(t *testing.T) {
 	}
 	if ref := r.refused(h, "removed"); ref.RetryAfterMS < 60_000 {
 		t.Errorf("it may come back after %d ms", ref.RetryAfterMS)
+	}
+	// The log says why, and names no error where there was none.
+	if said := log.with("agent refused"); len(said) != 1 || !strings.Contains(said[0], "reason=removed") || strings.Contains(said[0], "error=") {
+		t.Errorf("%q", said)
 	}
 	for _, replace := range []bool{false, true} {
 		if _, _, err := r.enroll.Create(t.Context(), "pat:1", enroll.Spec{Agent: "web-01", Replace: replace}); err == nil {
