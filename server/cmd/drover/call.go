@@ -129,7 +129,11 @@ func (a *app) call(ctx context.Context, o *callFlags, tool string, words []strin
 	if o.key == "" {
 		o.key = "cli-" + rand.Text()
 	}
-	c, err := a.follow(ctx, api, restapi.CallRequest{AgentID: agent, Tool: tool, Args: args, IdempotencyKey: &o.key, QueueFor: queue})
+	req := restapi.CallRequest{AgentID: agent, Tool: tool, Args: args, IdempotencyKey: &o.key}
+	if queue > 0 {
+		req.QueueFor = &queue
+	}
+	c, err := a.follow(ctx, api, req)
 	if err != nil {
 		return 0, err
 	}
@@ -174,7 +178,7 @@ const (
 // reached a server is repeated: its key makes it the same call. When ctx ends, the call is
 // cancelled.
 func (a *app) follow(ctx context.Context, api *client, req restapi.CallRequest) (*restapi.Call, error) {
-	req.WaitSeconds = firstWait
+	req.WaitSeconds = new(firstWait)
 	// The first request isn't given up with ctx: what it started must be known to be ended.
 	start := context.WithoutCancel(ctx)
 	var c restapi.Call

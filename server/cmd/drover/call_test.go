@@ -18,12 +18,19 @@ import (
 	"github.com/drover-fleet/drover/tests/harness"
 )
 
+// invalidPAT is what is said of a token that was given and doesn't count, whatever it lacks.
+const invalidPAT = "drover: unauthenticated: the personal access token that was given isn't valid: it's malformed, unknown, expired or revoked; an administrator makes another with: drover pat create"
+
 func TestCall(t *testing.T) {
 	if os.PathSeparator != '/' {
 		t.Skip("the commands are a Unix shell's")
 	}
 	f, u := fleet1(t)
 	few, _ := f.PAT("few", "web-01", "fs_read", false)
+	gone, id := f.PAT("gone", "web-01", "all", false)
+	if got := u.drover(t.Context(), "pat", "revoke", id); got.code != 0 {
+		t.Fatalf("%+v", got)
+	}
 	file := filepath.Join(t.TempDir(), "args.json")
 	if err := os.WriteFile(file, []byte(`{"command":"echo from a file"}`), 0o600); err != nil {
 		t.Fatal(err)
@@ -61,7 +68,9 @@ func TestCall(t *testing.T) {
 		{name: "agent_id as argument", args: []string{"--agent", "web-01", "shell_exec", "command=id", "agent_id=db-01"}, code: 255, err: "^drover: bad_args: agent_id is no argument"},
 		{name: "agent_id in args", args: []string{"--agent", "web-01", "shell_exec", "--args", `{"command":"id","agent_id":"db-01"}`}, code: 255, err: "^drover: bad_args: "},
 		{name: "unknown flag", args: []string{"--agnet", "web-01", "shell_exec"}, code: 255, err: "^drover: bad_args: "},
-		{name: "wrong token", args: []string{"--agent", "web-01", "shell_exec", "command=id"}, env: map[string]string{"DROVER_PAT": "drv_pat_x"}, code: 255, err: "^drover: unauthenticated: "},
+		{name: "wrong token", args: []string{"--agent", "web-01", "shell_exec", "command=id"}, env: map[string]string{"DROVER_PAT": "drv_pat_x"}, code: 255, err: invalidPAT + " (it was taken from DROVER_PAT)\n"},
+		{name: "wrong token by flag", args: []string{"--token", "drv_pat_x", "--agent", "web-01", "shell_exec"}, code: 255, err: invalidPAT + " (it was taken from --token)\n"},
+		{name: "revoked token", args: []string{"--agent", "web-01", "shell_exec", "command=id"}, env: map[string]string{"DROVER_PAT": gone}, code: 255, err: invalidPAT + " (it was taken from DROVER_PAT)\n"},
 		{name: "no token", args: []string{"--agent", "web-01", "shell_exec", "command=id"}, env: map[string]string{"DROVER_PAT": ""}, code: 255, err: "^drover: unauthenticated: a personal access token is needed"},
 		{name: "no server", args: []string{"--url", "http://127.0.0.1:1", "--agent", "web-01", "shell_exec", "command=id"}, code: 255, err: "^drover: unavailable: no Drover server answers"},
 		{name: "no URL", args: []string{"--url", "ftp://x", "--agent", "web-01", "shell_exec", "command=id"}, code: 255, err: "^drover: bad_args: --url"},

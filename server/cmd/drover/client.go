@@ -25,6 +25,7 @@ const maxAnswer = 16 << 20
 // client speaks Drover's API: to a server by URL, or to one made over the local data.
 type client struct {
 	base, token string
+	tokenFrom   string // where the user gave it; "" where nobody did
 	http        *http.Client
 	close       func() error
 	// tokens judges tokens; only for an API over local data.
@@ -51,7 +52,7 @@ func (a *app) dial(w *where) (*client, error) {
 		a.say("drover: warning: %s is not encrypted; whoever is between can read the token and the output", text.Line(w.url, 100))
 	}
 	return &client{
-		base: strings.TrimSuffix(u.Scheme+"://"+u.Host+u.Path, "/"), token: w.token, close: func() error { return nil },
+		base: strings.TrimSuffix(u.Scheme+"://"+u.Host+u.Path, "/"), token: w.token, tokenFrom: w.tokenFrom(), close: func() error { return nil },
 		http: &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }},
 	}, nil
 }
@@ -95,7 +96,7 @@ func (c *client) do(ctx context.Context, method, path string, in, out any) error
 		return c.unreachable(ctx, err)
 	}
 	if resp.StatusCode >= 300 {
-		return problem(resp, b)
+		return c.problem(resp, b)
 	}
 	if out == nil {
 		return nil
@@ -114,6 +115,16 @@ func (c *client) change(ctx context.Context, method, path string, in, out any) e
 		return err
 	}
 	return fleet.Wrap(protocol.CodeOutcomeUnknown, err, "it may have been done all the same, so look before you repeat it: %s", fleet.AsError(err).Message)
+}
+
+// problem is problem, and says where a token that doesn't count was taken from: the one that's
+// meant is often another.
+func (c *client) problem(resp *http.Response, b []byte) error {
+	err := problem(resp, b)
+	if fe, ok := errors.AsType[*fleet.Error](err); ok && fe.Code == protocol.CodeUnauthenticated && c.tokenFrom != "" {
+		fe.Message += " (it was taken from " + c.tokenFrom + ")"
+	}
+	return err
 }
 
 // request makes a request of the API with the client's credential.

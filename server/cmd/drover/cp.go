@@ -283,7 +283,7 @@ func (t *transfer) ask(ctx context.Context, req *http.Request) (*http.Response, 
 	if err != nil {
 		return nil, t.api.unreachable(ctx, err)
 	}
-	return nil, problem(resp, b)
+	return nil, t.api.problem(resp, b)
 }
 
 // named refuses a source that has no name to use in a folder.

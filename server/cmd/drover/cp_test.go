@@ -163,7 +163,7 @@ func TestCpSaysWhatIsWrong(t *testing.T) {
 		t.Errorf("left: %v", got)
 	}
 	r.env["DROVER_PAT"] = "drv_pat_wrong"
-	if got := r.drover(t.Context(), "cp", src, "web-01:"+host+"/x"); got.code != exitCall || !strings.Contains(got.err, "unauthenticated") {
+	if got := r.drover(t.Context(), "cp", src, "web-01:"+host+"/x"); got.code != exitCall || !strings.Contains(got.err, invalidPAT+" (it was taken from DROVER_PAT)") {
 		t.Errorf("%+v", got)
 	}
 }

@@ -213,7 +213,7 @@ func (d *dev) agent(ctx context.Context, api *client) (id, enrolment string, err
 	var e restapi.NewEnrolment
 	wanted := id
 	for n := 2; ; n++ {
-		err = api.change(ctx, http.MethodPost, "/enrolments", restapi.EnrolmentRequest{AgentID: id, TTLSeconds: 3600, Replace: exists}, &e)
+		err = api.change(ctx, http.MethodPost, "/enrolments", restapi.EnrolmentRequest{AgentID: id, TTLSeconds: new(int64(3600)), Replace: exists}, &e)
 		if fleet.AsError(err).Code != "conflict" || n > 9 {
 			break
 		}

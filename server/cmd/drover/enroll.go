@@ -62,7 +62,7 @@ uses the token; drover-agent run doesn't. Its labels stay, unless --label gives 
 			return err
 		}
 		var e restapi.NewEnrolment
-		req := restapi.EnrolmentRequest{AgentID: id, Labels: set, TTLSeconds: int64(life.Seconds()), Replace: replace}
+		req := restapi.EnrolmentRequest{AgentID: id, Labels: set, TTLSeconds: new(int64(life.Seconds())), Replace: replace}
 		if err := api.change(ctx, http.MethodPost, "/enrolments", req, &e); err != nil {
 			return err
 		}

@@ -50,8 +50,9 @@ type where struct {
 	data, databaseURL string
 	keyFile           string // "" for the one in the data folder
 	url, token        string
-	local             bool // --data or --database-url was given on the command line
-	remote            bool // --url was
+	given             *pflag.FlagSet // the command's flags, of which token may be one
+	local             bool           // --data or --database-url was given on the command line
+	remote            bool           // --url was
 }
 
 func (w *where) remoteFlags(fs *pflag.FlagSet, fallback string) {
@@ -60,6 +61,19 @@ func (w *where) remoteFlags(fs *pflag.FlagSet, fallback string) {
 	fs.StringVar(&w.token, "token", "", "a personal access token; better given by the environment, where other users don't see it")
 	env(fs, "token", "DROVER_PAT")
 	fs.Lookup("token").DefValue = ""
+	w.given = fs
+}
+
+// tokenFrom tells where the user gave the token; "" of one that the user didn't give.
+func (w *where) tokenFrom() string {
+	switch {
+	case w.given == nil:
+		return ""
+	case w.given.Changed("token"):
+		return "--token"
+	default:
+		return "DROVER_PAT"
+	}
 }
 
 func (w *where) localFlags(fs *pflag.FlagSet, getenv func(string) string) {

@@ -113,7 +113,9 @@ func patRequest(name, agents, selector, tools, expires string) (restapi.PATReque
 		req.Grant.Tools.Names = splitList(tools)
 	}
 	life, never, err := parseLife(expires)
-	req.TTLSeconds, req.NeverExpires = int64(life.Seconds()), never
+	if req.NeverExpires = never; !never {
+		req.TTLSeconds = new(int64(life.Seconds()))
+	}
 	return req, err
 }
 

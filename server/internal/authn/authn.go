@@ -91,7 +91,7 @@ func (s *Service) RevokePAT(ctx context.Context, by fleet.Principal, id string) 
 
 // errUnauthenticated is the one answer to every credential that doesn't count.
 func errUnauthenticated() *fleet.Error {
-	return fleet.Errorf(protocol.CodeUnauthenticated, "a valid personal access token is needed (Authorization: Bearer %s…); an administrator makes one with: drover pat create", TokenPrefix)
+	return fleet.Errorf(protocol.CodeUnauthenticated, "the personal access token that was given isn't valid: it's malformed, unknown, expired or revoked; an administrator makes another with: drover pat create")
 }
 
 // Token turns a token's text into its principal, or unauthenticated.
@@ -187,7 +187,7 @@ func (s *Service) Bearer(r *http.Request) (who fleet.Principal, ok bool, err err
 	}
 	scheme, token, _ := strings.Cut(h[0], " ")
 	if len(h) > 1 || !strings.EqualFold(scheme, "Bearer") {
-		return fleet.Principal{}, true, errUnauthenticated()
+		return fleet.Principal{}, true, fleet.Errorf(protocol.CodeUnauthenticated, "what is needed is one personal access token, given as Authorization: Bearer %s…", TokenPrefix)
 	}
 	who, err = s.Token(strings.TrimSpace(token))
 	return who, true, err

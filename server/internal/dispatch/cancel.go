@@ -31,7 +31,7 @@ func (d *Dispatcher) Cancel(ctx context.Context, who fleet.Principal, id fleet.C
 	leave, err := d.mayWait(who)
 	defer leave()
 	if err != nil { // its end counts all the same, and is to be asked for
-		wait = atOnce
+		wait = AtOnce
 	}
 	f := d.find(id)
 	if f == nil { // it has ended, or another replica has it

@@ -131,7 +131,7 @@ func (d *Dispatcher) Call(ctx context.Context, who fleet.Principal, req Request)
 		leave, err := d.mayWait(who)
 		defer leave()
 		if err != nil { // it hears at once where the call stands
-			req.Wait = atOnce
+			req.Wait = AtOnce
 		}
 	}
 	if f == nil {

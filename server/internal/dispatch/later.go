@@ -37,8 +37,8 @@ func (d *Dispatcher) Result(ctx context.Context, who fleet.Principal, id fleet.C
 	return f.standing(), nil
 }
 
-// atOnce is a wait for nothing that isn't there already.
-const atOnce = time.Nanosecond
+// AtOnce is a wait for nothing that isn't there already: its caller hears where the call stands.
+const AtOnce = time.Nanosecond
 
 // mayWait counts in a request that waits for a call which another request has made (that one
 // counts as the call itself), or for the agent of a call that isn't counted in yet. leave must

@@ -49,8 +49,8 @@ type Request struct {
 	Agent jsontext.Value
 	// Args is the argument object without agent_id; nil counts as {}.
 	Args jsontext.Value
-	// Wait is how long Call waits before it answers with a call that's still open; at
-	// least a second, 50 s when zero.
+	// Wait is how long Call waits before it answers with a call that's still open: at
+	// least a second, or AtOnce; 50 s when zero.
 	Wait time.Duration
 	// Key is an idempotency key, at most 128 bytes; ToolUseID is a client's own id of this
 	// tool use. Either may be "".

@@ -36,8 +36,8 @@ const (
 type listIn struct {
 	Query  string            `json:"query,omitempty" jsonschema:"Text to find in id, hostname, system, user, labels or description, in any case."`
 	Labels map[string]string `json:"labels,omitempty" jsonschema:"Labels that an agent must all have, with these values."`
-	State  string            `json:"state,omitempty" jsonschema:"Only agents in this state."`
-	Limit  int               `json:"limit,omitempty" jsonschema:"At most this many agents; 100 when absent."`
+	State  *string           `json:"state,omitempty" jsonschema:"Only agents in this state."`
+	Limit  *int              `json:"limit,omitempty" jsonschema:"At most this many agents; 100 when absent."`
 	Cursor string            `json:"cursor,omitempty" jsonschema:"next_cursor of the answer before, to go on after it."`
 }
 
@@ -92,7 +92,7 @@ func rowOf(a dispatch.AgentView) agentRow {
 
 // matches tells whether an agent fits the filters. query is in lower case.
 func (in listIn) matches(r agentRow, query string) bool {
-	if in.State != "" && in.State != r.State {
+	if in.State != nil && *in.State != r.State {
 		return false
 	}
 	for k, v := range in.Labels {
@@ -117,12 +117,10 @@ func (in listIn) matches(r agentRow, query string) bool {
 }
 
 func (in *listIn) check() error {
-	switch in.State {
-	case "", stateOnline, stateOffline, stateQuarantined:
-	default:
+	if in.State != nil && !slices.Contains([]string{stateOnline, stateOffline, stateQuarantined}, *in.State) {
 		return fleet.Errorf(protocol.CodeBadArgs, "state must be one of online, offline, quarantined")
 	}
-	if in.Limit < 0 || in.Limit > listMax {
+	if in.Limit != nil && (*in.Limit < 1 || *in.Limit > listMax) {
 		return fleet.Errorf(protocol.CodeBadArgs, "limit must be from 1 to %d", listMax)
 	}
 	if len(in.Query) > 1024 {
@@ -131,7 +129,9 @@ func (in *listIn) check() error {
 	if _, ok := fleet.ParseAgentID(in.Cursor); !ok && in.Cursor != "" {
 		return fleet.Errorf(protocol.CodeBadArgs, "cursor must be the next_cursor of an earlier answer")
 	}
-	in.Limit = cmp.Or(in.Limit, listDefault)
+	if in.Limit == nil {
+		in.Limit = ptr(listDefault)
+	}
 	return nil
 }
 
@@ -155,7 +155,7 @@ func (a *API) listAgents(_ context.Context, by use, in listIn) (any, error) {
 		if err != nil {
 			return nil, fmt.Errorf("an agent's row: %w", err)
 		}
-		if len(out.Agents) == in.Limit || len(out.Agents) > 0 && size+len(b) > listMaxBytes {
+		if len(out.Agents) == *in.Limit || len(out.Agents) > 0 && size+len(b) > listMaxBytes {
 			full = true
 			out.NextCursor = string(out.Agents[len(out.Agents)-1].AgentID)
 			continue

@@ -24,9 +24,9 @@ type CallRequest struct {
 	AgentID        jsontext.Value `json:"agent_id,omitzero" doc:"The exact id of the agent. Required; nothing else selects a host."`
 	Tool           string         `json:"tool" maxLength:"40" doc:"The tool's name, such as shell_exec."`
 	Args           jsontext.Value `json:"args,omitzero" doc:"The tool's arguments, without agent_id; see list-tools."`
-	WaitSeconds    int            `json:"wait_seconds,omitzero" minimum:"1" maximum:"300" doc:"How long to wait for the end; 50 when absent. The call goes on after it."`
+	WaitSeconds    *int           `json:"wait_seconds,omitzero" minimum:"0" maximum:"300" doc:"How long to wait for the end; 50 when absent, 0 not to wait. The call goes on after it."`
 	IdempotencyKey *string        `json:"idempotency_key,omitzero" minLength:"1" maxLength:"128" doc:"A call with the same key is the same call: it runs once. With other arguments it's a conflict. One that ended as not_started is tried again."`
-	QueueFor       int            `json:"queue_for_seconds,omitzero" minimum:"1" maximum:"604800" doc:"Lets a call to an agent that is offline wait for it, durably, at most this long; it never runs after that. Absent: such a call fails at once."`
+	QueueFor       *int           `json:"queue_for_seconds,omitzero" minimum:"1" maximum:"604800" doc:"Lets a call to an agent that is offline wait for it, durably, at most this long; it never runs after that. Absent: such a call fails at once."`
 }
 
 // Call is a call's end, or where it stands.
@@ -66,8 +66,8 @@ func (a *API) createCall(ctx context.Context, who fleet.Principal, in *createCal
 		return nil, fe
 	}
 	res, err := a.Dispatch.Call(ctx, who, dispatch.Request{
-		Tool: b.Tool, Agent: b.AgentID, Args: b.Args, Wait: time.Duration(b.WaitSeconds) * time.Second,
-		Key: b.key(), Client: client, Edge: edgeName, QueueFor: time.Duration(b.QueueFor) * time.Second,
+		Tool: b.Tool, Agent: b.AgentID, Args: b.Args, Wait: b.wait(),
+		Key: value(b.IdempotencyKey), Client: client, Edge: edgeName, QueueFor: time.Duration(value(b.QueueFor)) * time.Second,
 	})
 	if err != nil {
 		return nil, err
@@ -79,9 +79,9 @@ func (a *API) createCall(ctx context.Context, who fleet.Principal, in *createCal
 func (b *CallRequest) bounds() *fleet.Error {
 	const most = int(dispatch.MaxQueue / time.Second)
 	switch {
-	case b.WaitSeconds < 0 || b.WaitSeconds > MaxWait:
-		return fleet.Errorf(protocol.CodeBadArgs, "wait_seconds must be 1 to %d", MaxWait)
-	case b.QueueFor < 0 || b.QueueFor > most:
+	case outside(b.WaitSeconds, 0, MaxWait):
+		return fleet.Errorf(protocol.CodeBadArgs, "wait_seconds must be 0 to %d", MaxWait)
+	case outside(b.QueueFor, 1, most):
 		return fleet.Errorf(protocol.CodeBadArgs, "queue_for_seconds must be 1 to %d", most)
 	case b.IdempotencyKey != nil && *b.IdempotencyKey == "":
 		return fleet.Errorf(protocol.CodeBadArgs, "idempotency_key is empty: give a key of your own, or leave the member out")
@@ -90,13 +90,25 @@ func (b *CallRequest) bounds() *fleet.Error {
 	}
 }
 
-// key is the idempotency key, "" for none.
-func (b *CallRequest) key() string {
-	if b.IdempotencyKey == nil {
-		return ""
+// wait is how long the caller waits, as dispatch takes it: there 0 is the default.
+func (b *CallRequest) wait() time.Duration {
+	if b.WaitSeconds != nil && *b.WaitSeconds == 0 {
+		return dispatch.AtOnce
 	}
-	return *b.IdempotencyKey
+	return time.Duration(value(b.WaitSeconds)) * time.Second
 }
+
+// value is an optional member's value, the zero value of one that's absent.
+func value[T any](p *T) (v T) {
+	if p != nil {
+		v = *p
+	}
+	return v
+}
+
+// outside tells that an optional number was given and isn't from least to most. What is given
+// is never taken for absent, 0 neither.
+func outside[N int | int64](p *N, least, most N) bool { return p != nil && (*p < least || *p > most) }
 
 // edgeName is this interface's name in the record.
 const edgeName = "rest"

@@ -86,7 +86,7 @@ type PATRequest struct {
 	Name         string `json:"name" maxLength:"64" doc:"What people know it by."`
 	Grant        Grant  `json:"grant" doc:"Neither side has a default."`
 	Admin        bool   `json:"admin,omitzero" doc:"Also lets it manage Drover."`
-	TTLSeconds   int64  `json:"ttl_seconds,omitzero" minimum:"1" doc:"How long it lives; 90 days when absent."`
+	TTLSeconds   *int64 `json:"ttl_seconds,omitzero" minimum:"1" doc:"How long it lives; 90 days when absent."`
 	NeverExpires bool   `json:"never_expires,omitzero" doc:"It lives until it's revoked."`
 }
 
@@ -110,11 +110,11 @@ const maxTTL = 10 * 365 * 24 * 60 * 60
 
 func (a *API) createPAT(ctx context.Context, who fleet.Principal, in *createPATIn) (*createPATOut, error) {
 	b := in.Body
-	n := authn.NewPAT{Name: b.Name, Grant: b.Grant.fleet(), Admin: b.Admin, TTL: time.Duration(b.TTLSeconds) * time.Second}
+	n := authn.NewPAT{Name: b.Name, Grant: b.Grant.fleet(), Admin: b.Admin, TTL: time.Duration(value(b.TTLSeconds)) * time.Second}
 	switch {
-	case b.TTLSeconds < 0 || b.TTLSeconds > maxTTL:
+	case outside(b.TTLSeconds, 1, maxTTL):
 		return nil, fleet.Errorf(protocol.CodeBadArgs, "ttl_seconds must be 1 to %d (ten years)", int64(maxTTL))
-	case b.NeverExpires && b.TTLSeconds != 0:
+	case b.NeverExpires && b.TTLSeconds != nil:
 		return nil, fleet.Errorf(protocol.CodeBadArgs, "give ttl_seconds or never_expires, not both")
 	case b.NeverExpires:
 		n.TTL = authn.Forever

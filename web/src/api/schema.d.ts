@@ -495,7 +495,7 @@ export interface components {
             tool: string;
             /**
              * Format: int64
-             * @description How long to wait for the end; 50 when absent. The call goes on after it.
+             * @description How long to wait for the end; 50 when absent, 0 not to wait. The call goes on after it.
              */
             wait_seconds?: number;
         };
