@@ -1,5 +1,5 @@
 import { QueryClientProvider } from "@tanstack/react-query";
-import { cleanup, fireEvent, render, screen } from "@testing-library/react";
+import { cleanup, fireEvent, render, screen, waitFor } from "@testing-library/react";
 import { afterEach, expect, test, vi } from "vitest";
 import { App } from "./App";
 import { makeQueries } from "./api/cache";
@@ -77,6 +77,18 @@ test("what a host says is text", async () => {
   expect(document.querySelector("img[src=x]")).toBeNull();
   expect(screen.getByText("No calls yet")).toBeTruthy();
 });
+
+test("why agents may be shown as offline is said while it's so", async () => {
+  let offline_why: string | undefined = "this replica can't reach NATS";
+  show({
+    "GET /api/v1/whoami": { status: 200, body: who },
+    "GET /api/v1/agents": () => ({ status: 200, body: { agents: [agent], total: 1, offline_why } }),
+    "GET /api/v1/calls": { status: 200, body: { calls: [] } },
+  });
+  expect((await screen.findByRole("alert")).textContent).toContain(offline_why);
+  offline_why = undefined;
+  await waitFor(() => expect(screen.queryByRole("alert")).toBeNull(), { timeout: 25_000 });
+}, 30_000);
 
 const call = {
   call_id: "1",

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -78,24 +79,32 @@ to a minute old: only the running server knows who is online; ask it with --url.
 		if state != "" && !c.where.remote {
 			return fleet.Errorf(protocol.CodeBadArgs, "only a running server knows who is online: use --state with --url")
 		}
-		agents, err := allAgents(ctx, api, url.Values{"query": {query}, "labels": {labels}, "state": {state}})
+		list, err := allAgents(ctx, api, url.Values{"query": {query}, "labels": {labels}, "state": {state}})
 		if err != nil {
 			return err
 		}
 		if c.json {
-			return printJSON(a.out, restapi.AgentList{Agents: agents, Total: len(agents)})
+			return printJSON(a.out, list)
 		}
+		a.sayWhy(list.OfflineWhy)
 		var rows [][]string
-		for _, g := range agents {
+		for _, g := range list.Agents {
 			rows = append(rows, []string{g.AgentID, g.State, g.Hostname, g.OS, g.RunAs, restapi.LabelsText(g.Labels), when(g.LastSeen), g.Description})
 		}
 		return table(a.out, []string{"AGENT", "STATE", "HOSTNAME", "OS", "RUN AS", "LABELS", "LAST SEEN", "DESCRIPTION"}, rows)
 	})
 }
 
-// allAgents reads every page.
-func allAgents(ctx context.Context, api *client, q url.Values) ([]restapi.AgentInfo, error) {
-	out := []restapi.AgentInfo{}
+// sayWhy says on standard error why agents that are shown as offline may be online, if so.
+func (a *app) sayWhy(why string) {
+	if why != "" {
+		a.say("agents that are shown as offline may be online: %s", text.Line(why, 300))
+	}
+}
+
+// allAgents reads every page, as one.
+func allAgents(ctx context.Context, api *client, q url.Values) (restapi.AgentList, error) {
+	out := restapi.AgentList{Agents: []restapi.AgentInfo{}}
 	for k, v := range q {
 		if v[0] == "" {
 			q.Del(k)
@@ -105,9 +114,10 @@ func allAgents(ctx context.Context, api *client, q url.Values) ([]restapi.AgentI
 	for {
 		var page restapi.AgentList
 		if err := api.do(ctx, http.MethodGet, "/agents?"+q.Encode(), nil, &page); err != nil {
-			return nil, err
+			return restapi.AgentList{}, err
 		}
-		out = append(out, page.Agents...)
+		out.Agents, out.OfflineWhy = append(out.Agents, page.Agents...), cmp.Or(out.OfflineWhy, page.OfflineWhy)
+		out.Total = len(out.Agents)
 		if page.NextCursor == "" {
 			return out, nil
 		}
@@ -130,6 +140,7 @@ func (a *app) printAgent(c *command, g restapi.AgentInfo) error {
 	if c.json {
 		return printJSON(a.out, g)
 	}
+	a.sayWhy(g.OfflineWhy)
 	roots := "not confined"
 	if len(g.Roots) > 0 {
 		roots = strings.Join(g.Roots, ", ")

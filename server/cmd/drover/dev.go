@@ -157,7 +157,7 @@ func (d *dev) prepare(ctx context.Context, base string) (setup, error) {
 		return s, err
 	}
 	seen := map[string]time.Time{}
-	for _, g := range others {
+	for _, g := range others.Agents {
 		if g.AgentID != s.agentID {
 			seen[g.AgentID] = g.LastSeen
 		}

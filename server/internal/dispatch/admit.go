@@ -187,10 +187,8 @@ func (d *Dispatcher) offline(snap *store.Snapshot, a *fleet.Agent, edge string) 
 	if quarantined, notice := standing(snap, a.ID); quarantined+notice != "" {
 		since += "; " + quarantined + notice
 	}
-	if d.offlineWhy != nil {
-		if why := d.offlineWhy(); why != "" {
-			since += "; " + why
-		}
+	if why := d.OfflineWhy(); why != "" {
+		since += "; " + why
 	}
 	return fleet.Errorf(protocol.CodeOffline, "agent %s is offline (%s); nothing was sent; %s shows who is online", a.ID, since, guideOf(edge).list)
 }

@@ -21,6 +21,8 @@ type AgentView struct {
 	// LastSeen is when it was seen last, zero if never. While it's online that's now: what the
 	// store has (the Agent's) is up to a minute old, and may be of before it came online.
 	LastSeen time.Time
+	// OfflineWhy is why it may be online although it's shown as offline, or "".
+	OfflineWhy string
 	// Quarantined is why its identity isn't let in now, or "".
 	Quarantined string
 	// Notice is what an operator should know of its identity, or "": a copy was refused.
@@ -60,7 +62,19 @@ func (d *Dispatcher) view(snap *store.Snapshot, a *fleet.Agent) AgentView {
 			v.LastSeen = since
 		}
 	}
+	if !online {
+		v.OfflineWhy = d.OfflineWhy()
+	}
 	return v
+}
+
+// OfflineWhy is why agents that aren't known to be online now may be, "" when nothing is wrong:
+// whoever shows or refuses one as offline says so.
+func (d *Dispatcher) OfflineWhy() string {
+	if d.offlineWhy == nil {
+		return ""
+	}
+	return d.offlineWhy()
 }
 
 // standing is what's wrong with an agent's identity now. Who broke the protocol repeatedly

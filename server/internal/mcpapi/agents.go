@@ -66,6 +66,7 @@ type listOut struct {
 	Agents     []agentRow `json:"agents" jsonschema:"The agents, by agent_id."`
 	Total      int        `json:"total" jsonschema:"How many agents fit, on all pages."`
 	NextCursor string     `json:"next_cursor,omitempty" jsonschema:"Give it as cursor for the next page; absent on the last."`
+	OfflineWhy string     `json:"offline_why,omitempty" jsonschema:"Why agents that are shown as offline may be online; absent when nothing is wrong."`
 }
 
 func stateOf(a dispatch.AgentView) string {
@@ -140,7 +141,7 @@ func (a *API) listAgents(_ context.Context, by use, in listIn) (any, error) {
 		return nil, err
 	}
 	query := strings.ToLower(strings.TrimSpace(in.Query))
-	out := listOut{Agents: []agentRow{}}
+	out := listOut{Agents: []agentRow{}, OfflineWhy: a.fleet.OfflineWhy()}
 	size, full := 0, false
 	for _, agent := range a.fleet.Agents(by.who) {
 		row := rowOf(agent)
@@ -199,6 +200,9 @@ func (a *API) selectAgent(_ context.Context, by use, in selectIn) (any, error) {
 			out.Note = "It has never connected: what it offers isn't known yet. " + out.Note
 		}
 		out.Note = "It is offline: calls to it fail at once and nothing is sent, unless they have queue_for_seconds. " + out.Note
+		if why := view.OfflineWhy; why != "" {
+			out.Note = "It may be online: " + why + ". " + out.Note
+		}
 	case stateQuarantined:
 		out.Note = "It is in quarantine (" + text.Line(view.Quarantined, 200) + "): an operator has to look at it. " + out.Note
 	}
@@ -239,13 +243,14 @@ type overviewOut struct {
 	Versions    []count `json:"agent_versions" jsonschema:"Agents by the version of their agent program."`
 	Away        []away  `json:"away" jsonschema:"Agents that aren't online, the first 50 by id."`
 	Clocks      []clock `json:"clocks" jsonschema:"Agents whose clock is off by more than a minute, the first 50 by id."`
+	OfflineWhy  string  `json:"offline_why,omitempty" jsonschema:"Why agents that are shown as offline may be online; absent when nothing is wrong."`
 }
 
 // overviewMax bounds each list of fleet_overview.
 const overviewMax = 50
 
 func (a *API) overview(_ context.Context, by use, _ struct{}) (any, error) {
-	out := overviewOut{Away: []away{}, Clocks: []clock{}}
+	out := overviewOut{Away: []away{}, Clocks: []clock{}, OfflineWhy: a.fleet.OfflineWhy()}
 	systems, labels, versions := map[string]int{}, map[string]int{}, map[string]int{}
 	for _, agent := range a.fleet.Agents(by.who) {
 		row := rowOf(agent)
@@ -285,21 +290,22 @@ func counts(m map[string]int) []count {
 }
 
 type whoamiOut struct {
-	Principal string   `json:"principal" jsonschema:"The credential's id, as the record has it."`
-	Name      string   `json:"name" jsonschema:"Its name."`
-	Kind      string   `json:"kind" jsonschema:"pat, or system."`
-	Admin     bool     `json:"admin" jsonschema:"Whether it may manage Drover itself."`
-	ExpiresAt string   `json:"expires_at,omitempty" jsonschema:"RFC 3339, UTC; absent if it doesn't expire."`
-	Agents    int      `json:"agents" jsonschema:"How many agents it reaches."`
-	Online    int      `json:"agents_online" jsonschema:"How many of them are online."`
-	Tools     []string `json:"tools" jsonschema:"The tools it may use on them."`
-	Version   string   `json:"server_version" jsonschema:"The server's version."`
+	Principal  string   `json:"principal" jsonschema:"The credential's id, as the record has it."`
+	Name       string   `json:"name" jsonschema:"Its name."`
+	Kind       string   `json:"kind" jsonschema:"pat, or system."`
+	Admin      bool     `json:"admin" jsonschema:"Whether it may manage Drover itself."`
+	ExpiresAt  string   `json:"expires_at,omitempty" jsonschema:"RFC 3339, UTC; absent if it doesn't expire."`
+	Agents     int      `json:"agents" jsonschema:"How many agents it reaches."`
+	Online     int      `json:"agents_online" jsonschema:"How many of them are known to be online."`
+	OfflineWhy string   `json:"offline_why,omitempty" jsonschema:"Why agents that are shown as offline may be online; absent when nothing is wrong."`
+	Tools      []string `json:"tools" jsonschema:"The tools it may use on them."`
+	Version    string   `json:"server_version" jsonschema:"The server's version."`
 }
 
 func (a *API) whoami(_ context.Context, by use, _ struct{}) (any, error) {
 	out := whoamiOut{
 		Principal: by.who.ID, Name: text.Line(by.who.Name, 128), Kind: string(by.who.Kind), Admin: by.who.Admin,
-		Tools: a.toolsFor(by.who), Version: a.version,
+		Tools: a.toolsFor(by.who), Version: a.version, OfflineWhy: a.fleet.OfflineWhy(),
 	}
 	if !by.who.ExpiresAt.IsZero() {
 		out.ExpiresAt = by.who.ExpiresAt.UTC().Format(time.RFC3339)

@@ -34,6 +34,8 @@ type Fleet interface {
 	Agents(who fleet.Principal) []dispatch.AgentView
 	// Agent finds one agent in scope by its exact id.
 	Agent(who fleet.Principal, id, edge string) (dispatch.AgentView, error)
+	// OfflineWhy is why agents that are shown as offline may be online, or "".
+	OfflineWhy() string
 	// Tools lists the forwarded tools that may be used; it's asked at every request.
 	Tools(who fleet.Principal) []*capability.Definition
 }

@@ -140,6 +140,8 @@ func (g grants) Agent(fleet.Principal, string, string) (dispatch.AgentView, erro
 	return g.agents[0], nil
 }
 
+func (g grants) OfflineWhy() string { return "" }
+
 func (g grants) Tools(fleet.Principal) []*capability.Definition { return g.tools }
 
 // What moves a file's bytes beside the call isn't offered here, however it's granted.

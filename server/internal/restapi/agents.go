@@ -17,6 +17,7 @@ type AgentInfo struct {
 	AgentID      string            `json:"agent_id" doc:"The id that calls name."`
 	State        string            `json:"state" enum:"online,offline,quarantined,unknown" doc:"unknown: asked of a process that holds no tunnels."`
 	Since        time.Time         `json:"since,omitzero" doc:"When it came online."`
+	OfflineWhy   string            `json:"offline_why,omitzero" doc:"Why it may be online although it's shown as offline; absent when nothing is wrong."`
 	Quarantine   string            `json:"quarantine,omitzero" doc:"Why its identity isn't let in."`
 	Notice       string            `json:"notice,omitzero" doc:"What an operator should know of its identity: that a copy of its key was refused."`
 	Hostname     string            `json:"hostname" doc:"What the host calls itself. Not an id."`
@@ -53,6 +54,7 @@ type AgentList struct {
 	Agents     []AgentInfo `json:"agents"`
 	Total      int         `json:"total" doc:"How many there are on all pages."`
 	NextCursor string      `json:"next_cursor,omitzero" doc:"Give this as cursor for the next page; absent on the last."`
+	OfflineWhy string      `json:"offline_why,omitzero" doc:"Why agents that are shown as offline may be online; absent when nothing is wrong."`
 }
 
 func (a *API) listAgents(_ context.Context, who fleet.Principal, in *listAgentsIn) (*agentList, error) {
@@ -60,7 +62,7 @@ func (a *API) listAgents(_ context.Context, who fleet.Principal, in *listAgentsI
 	if err != nil {
 		return nil, err
 	}
-	out := AgentList{Agents: []AgentInfo{}}
+	out := AgentList{Agents: []AgentInfo{}, OfflineWhy: a.Dispatch.OfflineWhy()}
 	for _, v := range a.Dispatch.Agents(a.reader(who)) {
 		if !matches(v, in.Query, want) || (in.State != "" && a.stateOf(v) != in.State) {
 			continue
@@ -243,6 +245,9 @@ func (a *API) info(v dispatch.AgentView) AgentInfo {
 		RunAs: v.Facts.RunAs, AgentVersion: v.Facts.AgentVersion, Roots: v.Facts.Roots, ClockAheadMS: v.Facts.ClockAheadMS,
 		Labels: v.Labels, Description: v.Description, Tools: []string{}, Generation: v.Generation,
 		Fingerprint: protocol.B64(v.Fingerprint), CreatedAt: v.CreatedAt.UTC(), LastSeen: v.LastSeen.UTC(),
+	}
+	if out.State == "offline" {
+		out.OfflineWhy = v.OfflineWhy
 	}
 	for _, c := range v.Capabilities {
 		out.Tools = append(out.Tools, c.Name)

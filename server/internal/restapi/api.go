@@ -50,6 +50,7 @@ type Calls interface {
 type Fleet interface {
 	Agents(who fleet.Principal) []dispatch.AgentView
 	Agent(who fleet.Principal, id, edge string) (dispatch.AgentView, error)
+	OfflineWhy() string
 	Tools(who fleet.Principal) []*capability.Definition
 }
 

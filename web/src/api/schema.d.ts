@@ -363,6 +363,8 @@ export interface components {
             last_seen?: string;
             /** @description What an operator should know of its identity: that a copy of its key was refused. */
             notice?: string;
+            /** @description Why it may be online although it's shown as offline; absent when nothing is wrong. */
+            offline_why?: string;
             /** @description As Go names it: linux, darwin, windows. */
             os: string;
             os_version: string;
@@ -389,6 +391,8 @@ export interface components {
             agents: components["schemas"]["AgentInfo"][];
             /** @description Give this as cursor for the next page; absent on the last. */
             next_cursor?: string;
+            /** @description Why agents that are shown as offline may be online; absent when nothing is wrong. */
+            offline_why?: string;
             /**
              * Format: int64
              * @description How many there are on all pages.

@@ -19,6 +19,13 @@ export function Agents() {
           {error.message}
         </Notice>
       )}
+      {data?.offline_why && (
+        <div className="mb-3">
+          <Notice tone="warn" title="Agents that are shown as offline may be online">
+            {data.offline_why}
+          </Notice>
+        </div>
+      )}
       {!data && !error && <p className="text-muted">Loading…</p>}
       {data && agents.length === 0 && (
         <Notice tone="plain" title="No agents yet">
