@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -61,9 +62,10 @@ type sighting struct {
 func (s *Server) joinOthers(c *dispatch.Config) error {
 	bus, err := cluster.Connect(cluster.Config{
 		URL: s.cfg.NatsURL, ServerKey: s.key, Local: s.presence, Sessions: s.sessions, Trace: s.trace, Metrics: s.metrics, Log: s.log,
-		Online: func(id fleet.AgentID, generation int64) { s.dispatch.AgentElsewhere(id, generation) },
-		Cancel: func(id fleet.CallID) { s.dispatch.CancelHere(id) },
-		Renew:  func(id fleet.AgentID, epoch int64) { s.tunnel.Renew(id, epoch) },
+		Online:  func(id fleet.AgentID, generation int64) { s.dispatch.AgentElsewhere(id, generation) },
+		Cancel:  func(id fleet.CallID) { s.dispatch.CancelHere(id) },
+		Renew:   func(id fleet.AgentID, epoch int64) { s.tunnel.Renew(id, epoch) },
+		Members: s.otherMembers,
 	})
 	if err != nil {
 		return err
@@ -73,6 +75,12 @@ func (s *Server) joinOthers(c *dispatch.Config) error {
 	c.Router, c.CancelElsewhere, c.OfflineWhy = bus, bus.CancelElsewhere, bus.Why
 	s.measureCluster(bus)
 	return nil
+}
+
+// otherMembers counts the other replicas that serve the database, or did until a moment ago.
+func (s *Server) otherMembers(ctx context.Context) (int, error) {
+	all, err := s.db.Replicas(ctx)
+	return len(slices.DeleteFunc(all, func(r store.Replica) bool { return r.Instance == s.db.Instance() })), err
 }
 
 // sessionEnded tells the other replicas that somebody signed out of the page here.
@@ -95,7 +103,7 @@ func (s *Server) expected(id fleet.AgentID) bool {
 		return true
 	}
 	if s.bus != nil {
-		return s.bus.BrokeOff(id)
+		return s.bus.CatchingUp() || s.bus.BrokeOff(id)
 	}
 	return s.presence.BrokeOff(id)
 }
@@ -132,6 +140,7 @@ func (s *Server) enterService(ctx context.Context) (leave func(), err error) {
 	ended := make(chan struct{}, 2)
 	go func() { s.bus.Run(run); ended <- struct{}{} }()
 	go func() { s.keepMembership(run); ended <- struct{}{} }()
+	s.bus.CatchUp(ctx) // before anybody is answered
 	return func() {
 		stop()
 		<-ended

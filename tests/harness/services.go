@@ -156,19 +156,21 @@ type OwnNATS struct {
 	// URL is the same after each start.
 	URL     string
 	t       testing.TB
-	program string
+	argv    []string
 	process *Process
 }
 
-// NewNATS starts a NATS. Where its program isn't installed the test is skipped.
-func NewNATS(t testing.TB) *OwnNATS {
+// NewNATS starts a NATS with these flags. Where its program isn't installed the test is skipped.
+func NewNATS(t testing.TB, flags ...string) *OwnNATS {
 	t.Helper()
 	program, err := exec.LookPath("nats-server")
 	if err != nil {
 		program, err = exec.LookPath("/usr/sbin/nats-server")
 	}
 	testenv.Require(t, err == nil, "there's no nats-server: apt-get install nats-server")
-	n := &OwnNATS{URL: "nats://" + FreeAddress(t), t: t, program: program}
+	address := FreeAddress(t)
+	host, port, _ := net.SplitHostPort(address)
+	n := &OwnNATS{URL: "nats://" + address, t: t, argv: append([]string{program, "-a", host, "-p", port}, flags...)}
 	n.Start()
 	return n
 }
@@ -177,8 +179,7 @@ func NewNATS(t testing.TB) *OwnNATS {
 func (n *OwnNATS) Start() {
 	n.t.Helper()
 	address := strings.TrimPrefix(n.URL, "nats://")
-	host, port, _ := net.SplitHostPort(address)
-	n.process = Start(n.t, nil, n.program, "-a", host, "-p", port)
+	n.process = Start(n.t, nil, n.argv[0], n.argv[1:]...)
 	Eventually(n.t, patience, "NATS answers", func() bool {
 		c, err := net.Dial("tcp", address)
 		if err != nil {

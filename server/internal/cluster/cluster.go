@@ -13,9 +13,7 @@ import (
 	"context"
 	"crypto/ed25519"
 	"errors"
-	"fmt"
 	"log/slog"
-	"net/url"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -48,6 +46,9 @@ type Config struct {
 	// Cancel hears that a caller of another replica cancels a call, which may be under way
 	// here; it must not block.
 	Cancel func(id fleet.CallID)
+	// Members counts the other replicas that are to be heard, by the database; nil: that isn't
+	// known, and none is waited for.
+	Members func(ctx context.Context) (int, error)
 	// Sessions keeps the page's ended sessions, of all replicas; nil: there's no page.
 	Sessions *session.Keeper
 	// Trace makes the spans of hops; nil makes none.
@@ -132,6 +133,7 @@ type Bus struct {
 	asked   time.Time // when the others were asked for everything
 
 	connected, warned atomic.Int64 // connected: 1 or 0; warned: when a refusal was logged, in ns
+	catching          atomic.Int64 // how many catchUps are under way
 	refused, hops     atomic.Int64
 	files             atomic.Int64 // that pass between other replicas and agents here
 	noFiles           atomic.Bool  // none begins any more
@@ -140,7 +142,8 @@ type Bus struct {
 	forged, unreadable, replayed, stale, served, outNow, inNow, disconnects, overtaken atomic.Int64
 }
 
-// Connect joins the other replicas. It fails when NATS doesn't answer; later it's waited for.
+// Connect joins the other replicas. A NATS that can't be reached now is waited for, as one that
+// is lost later; it fails for a URL that is none, and for credentials that NATS refuses.
 func Connect(cfg Config) (*Bus, error) {
 	k, err := newKeys(cfg.ServerKey)
 	if err != nil {
@@ -152,51 +155,11 @@ func Connect(cfg Config) (*Bus, error) {
 		where: map[fleet.AgentID]place{}, remotes: map[place]*remote{}, pipes: map[string]*pipe{}, opens: map[string]time.Time{},
 	}
 	b.ctx, b.cancel = context.WithCancel(context.Background())
-	b.connected.Store(1)
-	b.nc, err = nats.Connect(cfg.URL, nats.Name("drover"), nats.MaxReconnects(-1), nats.ReconnectWait(250*time.Millisecond),
-		nats.ReconnectJitter(250*time.Millisecond, 250*time.Millisecond),
-		nats.ReconnectBufSize(-1), // what can't be sent now fails now: later it might be acted on too late
-		nats.PingInterval(stuckAfter/2), nats.MaxPingsOutstanding(2), nats.FlusherTimeout(stuckAfter), nats.Timeout(5*time.Second),
-		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
-			b.connected.Store(0)
-			if b.ctx.Err() != nil {
-				return // this end closed it
-			}
-			b.disconnects.Add(1)
-			b.cfg.Log.Error("the connection to NATS is lost: agents of other replicas can't be reached", "error", err)
-		}),
-		nats.ReconnectHandler(func(*nats.Conn) { b.back() }),
-		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
-			b.cfg.Log.Warn("NATS reports a fault", "error", err)
-		}),
-	)
-	if err != nil {
-		return nil, fmt.Errorf("NATS at %s can't be reached: %w", redacted(cfg.URL), err)
+	if err := b.reachNATS(); err != nil {
+		return nil, err
 	}
 	b.do(b.speak)
 	return b, nil
-}
-
-// redacted is a URL without its password.
-func redacted(s string) string {
-	u, err := url.Parse(s)
-	if err != nil {
-		return "the given URL"
-	}
-	return u.Redacted()
-}
-
-// back goes on after the connection to NATS was lost: what the others said meanwhile was
-// missed, so everything is asked for.
-func (b *Bus) back() {
-	b.mu.Lock()
-	for _, o := range b.others {
-		o.heard = time.Now() // it couldn't be heard
-	}
-	b.mu.Unlock()
-	b.connected.Store(1)
-	b.cfg.Log.Info("the connection to NATS is back")
-	b.greet()
 }
 
 // caught is what becomes of a panic over one message or one pipe: it costs that alone. A message
@@ -240,7 +203,12 @@ func (b *Bus) Start() error {
 	if _, err := b.nc.Subscribe(b.prefix+"pipe."+b.replica+".*", b.each("a pipe's message", b.onPipe)); err != nil {
 		return err
 	}
-	return b.nc.FlushTimeout(5 * time.Second)
+	if b.Connected() {
+		if err := b.nc.FlushTimeout(stuckAfter); err != nil { // it's told again at the next connection
+			b.cfg.Log.Warn("NATS doesn't answer", "error", err)
+		}
+	}
+	return nil
 }
 
 // Run tells the others of this replica's agents until ctx ends.
@@ -300,17 +268,6 @@ func untilNone(ctx context.Context, count *atomic.Int64, every time.Duration) {
 			return
 		}
 	}
-}
-
-// Connected tells whether NATS is there.
-func (b *Bus) Connected() bool { return b.connected.Load() == 1 }
-
-// Why tells why agents may be offline that aren't; "" when nothing is known to be wrong.
-func (b *Bus) Why() string {
-	if b.Connected() {
-		return ""
-	}
-	return "this replica has lost NATS and with it the way to the other replicas, where the agent may be connected"
 }
 
 // Stats returns the counters.
