@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/capability"
 	"github.com/drover-fleet/drover/protocol/mux"
 	"github.com/drover-fleet/drover/server/internal/dispatch/word"
 	"github.com/drover-fleet/drover/server/internal/fleet"
@@ -16,7 +17,8 @@ import (
 
 const (
 	// resumeGrace is how long after a call's own time its agent is still waited for: an agent
-	// that is back dials at least once a minute.
+	// that is back dials at least once a minute. That of a call with a file is over with the
+	// connection.
 	resumeGrace = 2 * time.Minute
 	// lookEvery is how often a call that waits for its agent looks whether that was removed.
 	lookEvery = 2 * time.Second
@@ -96,6 +98,12 @@ func resumed(resp *protocol.Response, err error) obs.Resumed {
 // askAgain asks at each connection of the agent.
 func (d *Dispatcher) askAgain(f *flight) (*protocol.Response, error) {
 	agent := f.target.agent
+	if f.target.def.Stream != capability.NoStream {
+		// Its file's way is gone, and soon nobody waits for it: all there is to wait for is the
+		// agent's word.
+		f.deadline = time.Now()
+		defer time.AfterFunc(protocol.CancelGrace, func() { f.cancel(errWayGone) }).Stop()
+	}
 	f.tell(fmt.Sprintf("the connection to %s was lost; waiting for the agent to come back", agent.ID))
 	wait := max(0, time.Until(f.deadline)) + resumeGrace
 	if d.resumeWait > 0 {

@@ -74,7 +74,13 @@ func (f *flight) judge(out *fleet.Outcome) {
 			out.State, out.Code, out.Reason, out.Message = fleet.StateOf(is.Code), is.Code, is.Reason, is.Message
 		}
 	}
-	if out.State == fleet.Cancelled && errors.Is(context.Cause(f.ctx), errGone) {
+	if out.State != fleet.Cancelled {
+		return
+	}
+	switch cause := context.Cause(f.ctx); {
+	case errors.Is(cause, errGone):
 		out.Reason = reasonGone
+	case errors.Is(cause, errWayGone):
+		out.Reason = capability.ReasonCut
 	}
 }
