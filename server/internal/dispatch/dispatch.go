@@ -364,9 +364,9 @@ var (
 	errDeadline = errors.New("the time limit passed")
 	errPurged   = errors.New("an administrator purged the agent's queue")
 	errRevoked  = errors.New("the right to it ended: the credential or the agent was revoked, or left its scope")
+	errWayGone  = errors.New("the connection that its file went over was lost")
 )
 
-	errWayGone  = errors.New("the connection that its file went over was lost")
 // Enforce ends the running calls that their principal may no longer make: the credential
 // was revoked or has expired, the agent was removed, re-keyed, or relabelled out of scope.
 func (d *Dispatcher) Enforce() {
