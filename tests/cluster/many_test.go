@@ -3,9 +3,7 @@
 package cluster
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"os"
@@ -65,18 +63,6 @@ func shape(began time.Time, dials []time.Time) string {
 	}
 	return fmt.Sprintf("%d dials, at most %d in one second; half of them within %d s, the last after %d s", len(dials), slices.Max(slices.Collect(maps.Values(each))),
 		second(dials[len(dials)/2])+1, second(dials[len(dials)-1]))
-}
-
-// onlineOn is how many tunnels end at a replica.
-func onlineOn(t *testing.T, d *harness.Deployment) int {
-	t.Helper()
-	_, page := d.REST("").Do("GET", "/metrics", "")
-	_, rest, _ := bytes.Cut(page, []byte("\ndrover_agents_online "))
-	var n float64
-	if err := json.Unmarshal(bytes.SplitN(rest, []byte("\n"), 2)[0], &n); err != nil {
-		t.Fatalf("drover_agents_online: %v", err)
-	}
-	return int(n)
 }
 
 // memory is what a replica's process has resident.

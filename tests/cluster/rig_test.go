@@ -5,6 +5,8 @@
 package cluster
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"os"
@@ -25,6 +27,7 @@ func TestMain(m *testing.M) { os.Exit(harness.Main(m)) }
 type rig struct {
 	harness.Client // of nginx
 	replicas       []*harness.Deployment
+	errors         string // the file of nginx' errors
 }
 
 func newRig(t *testing.T, n int) *rig {
@@ -90,6 +93,7 @@ func (r *rig) balance(t *testing.T, nginx string, workers int) (address string) 
 		spread = " reuseport"
 	}
 	dir := t.TempDir()
+	r.errors = filepath.Join(dir, "error.log")
 	conf := fmt.Sprintf("pid %[1]s/pid;\nerror_log %[1]s/error.log;\nworker_processes %[5]d;\nworker_rlimit_nofile 20000;\nevents { worker_connections 16000; }\nhttp {\naccess_log off;\n"+
 		"client_body_temp_path %[1]s/b;\nproxy_temp_path %[1]s/p;\nfastcgi_temp_path %[1]s/f;\nuwsgi_temp_path %[1]s/u;\nscgi_temp_path %[1]s/s;\n"+
 		"map $http_upgrade $drover_connection { default upgrade; '' ''; }\n%[2]s\nserver { listen %[3]s%[6]s;\nclient_max_body_size 0;\n%[4]s}\n}\n",
@@ -110,3 +114,15 @@ func after(s, mark string) string { _, a, _ := strings.Cut(s, mark); return a }
 
 // again starts a replica that has ended, at its old address.
 func (r *rig) again(i int) { r.replicas[i].Serve(r.at(i)) }
+
+// onlineOn is how many tunnels end at a replica.
+func onlineOn(t *testing.T, d *harness.Deployment) int {
+	t.Helper()
+	_, page := d.REST("").Do("GET", "/metrics", "")
+	_, rest, _ := bytes.Cut(page, []byte("\ndrover_agents_online "))
+	var n float64
+	if err := json.Unmarshal(bytes.SplitN(rest, []byte("\n"), 2)[0], &n); err != nil {
+		t.Fatalf("drover_agents_online: %v", err)
+	}
+	return int(n)
+}

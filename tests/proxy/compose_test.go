@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -61,6 +62,48 @@ func TestCompose(t *testing.T) {
 	a.Serve(strings.TrimPrefix(a.URL, "http://"))
 	b.Server.Stop()
 	call("when the second has")
+}
+
+// TestComposeIsAsDocumented: the file's nginx does to requests what docs/deploy.md says for
+// several replicas, which tests/cluster tries with restarts and under load.
+func TestComposeIsAsDocumented(t *testing.T) {
+	var texts []string
+	for _, name := range []string{"../../docs/deploy.md", "../../docker-compose.yml"} {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts = append(texts, string(b))
+	}
+	_, doc, _ := strings.Cut(texts[0], "```nginx\nupstream drover")
+	doc, _, _ = strings.Cut(doc, "```")
+	file := composeNginx(t, texts[1], nil)
+	for _, block := range []string{"upstream drover {", "location / {"} {
+		want, got := directives(t, "upstream drover"+doc, block), directives(t, file, block)
+		if !slices.Equal(want, got) {
+			t.Errorf("%s\nin docs/deploy.md:\n%s\nin docker-compose.yml:\n%s", block, strings.Join(want, "\n"), strings.Join(got, "\n"))
+		}
+	}
+}
+
+// address is a replica's in an upstream block.
+var address = regexp.MustCompile(`^server \S+:7400`)
+
+// directives are the lines of one block, each once, without comments and addresses.
+func directives(t *testing.T, conf, block string) (out []string) {
+	t.Helper()
+	_, rest, ok := strings.Cut(conf, block)
+	rest, _, closed := strings.Cut(rest, "}")
+	if !ok || !closed {
+		t.Fatalf("no block %q in:\n%s", block, conf)
+	}
+	for line := range strings.Lines(rest) {
+		line = address.ReplaceAllString(strings.TrimSpace(line), "server ADDRESS:7400")
+		if line != "" && line[0] != '#' && !slices.Contains(out, line) {
+			out = append(out, line)
+		}
+	}
+	return out
 }
 
 // composeNginx is nginx' configuration as the file has it, at other addresses.
