@@ -7,9 +7,12 @@ import (
 	"crypto/ed25519"
 	"crypto/rand"
 	"errors"
+	"fmt"
+	"io"
 	"log/slog"
 	mrand "math/rand/v2"
 	"net/http"
+	"syscall"
 	"time"
 
 	"github.com/drover-fleet/drover/protocol"
@@ -253,6 +256,8 @@ func (l *Link) session(ctx context.Context, conn *wsconn.Conn, w *welcomed, woke
 		return bye
 	case slept && !told(err):
 		return errWoke
+	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET):
+		return fmt.Errorf("the connection to the server broke off: the server, or a proxy on the way, ended it without a word (%w)", err)
 	}
 	return err
 }

@@ -7,6 +7,7 @@ import (
 	"crypto/ed25519"
 	"crypto/rand"
 	"errors"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -379,6 +380,59 @@ func TestBackoff(t *testing.T) {
 			t.Errorf("%d lines: %s", n, logs.String())
 		}
 	})
+}
+
+// proxyAnswers refuses each dial with a status.
+type proxyAnswers struct{ status int }
+
+func (a *proxyAnswers) RoundTrip(*http.Request) (*http.Response, error) {
+	return &http.Response{StatusCode: a.status, Header: http.Header{}, Body: io.NopCloser(strings.NewReader("<html>"))}, nil
+}
+
+// A proxy reaches no server, after a connection that stood: it's said at once with the status,
+// and then less and less often.
+func TestRefusedByAProxy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var logs logBuffer
+		opt := options(nil, "http://127.0.0.1:1", &memory{key: testKey()}, &logs)
+		opt.MinBackoff, opt.MaxBackoff, opt.Client = 0, 0, &http.Client{Transport: &proxyAnswers{502}}
+		l := New(opt)
+		l.news.down(&goodbyeError{reason: "the server is restarting"}, time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		if err := l.Run(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if text := logs.String(); strings.Count(text, "\n") != 2 || strings.Count(text, "or a proxy in front of it, answers and refuses") != 1 || !strings.Contains(text, "answered 502") {
+			t.Errorf("after a second: %s", text)
+		}
+		ctx, cancel = context.WithTimeout(context.Background(), 24*time.Hour)
+		defer cancel()
+		if err := l.Run(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if n := strings.Count(logs.String(), "still not connected: "); n < 20 || n > 30 {
+			t.Errorf("%d further lines in a day: %s", n, logs.String())
+		}
+	})
+}
+
+// The server is gone without a word, as when it's killed: that's what the line says, with the
+// cause behind it.
+func TestWhatACutConnectionIsCalled(t *testing.T) {
+	s, url := newServer(t)
+	var logs logBuffer
+	start(t, options(s, url, &memory{key: testKey()}, &logs))
+	a := <-s.got
+	if _, _, err := a.conn.Read(t.Context()); err != nil { // its epoch: it has nothing else to say
+		t.Fatal(err)
+	}
+	_ = a.conn.Close(0, "")
+	a = <-s.got
+	_ = a.conn.Close(0, "")
+	if text := logs.String(); !strings.Contains(text, "the connection to the server broke off: the server, or a proxy on the way, ended it without a word (failed to") {
+		t.Errorf("%s", text)
+	}
 }
 
 func TestWhatTheServerAskedFor(t *testing.T) {

@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"strconv"
 	"time"
+
+	"github.com/drover-fleet/drover/protocol/wsconn"
 )
 
 // news logs once for each change: an agent that tries for a week, or that something cuts
@@ -15,6 +17,10 @@ type news struct {
 	anew, agentID string // for what there's to do: see remedy
 	last          string
 	said          map[string]bool // states of this outage that there was a line about
+	// next is when there's another line about dials that are answered and refused, which is
+	// after twice the time that the one before waited, every.
+	next  time.Time
+	every time.Duration
 	// unsteady: connections are cut again and again, the latest after held, though they are
 	// used every keepAlive.
 	unsteady        bool
@@ -27,7 +33,7 @@ func (n *news) up(w *welcomed) {
 		n.log.Debug("connected", "epoch", w.Epoch, "protocol", w.Version)
 		return
 	}
-	n.last, n.said = "up", nil
+	n.last, n.said, n.next = "up", nil, time.Time{}
 	n.log.Info("connected", "epoch", w.Epoch, "protocol", w.Version)
 	if w.ahead > skew || w.ahead < -skew {
 		n.log.Warn("this host's clock and the server's differ; times in logs won't match",
@@ -60,6 +66,9 @@ func (n *news) down(err error, wait time.Duration) {
 	state := n.state(err)
 	log := n.log.With("error", err, "retry_in", wait.Round(time.Millisecond).String())
 	switch {
+	case n.said[state] && n.again(err):
+		log.Warn("still not connected: whoever answers, the server or a proxy in front of it, refuses the tunnel", "next_line_in", n.every.String())
+		return
 	case n.said[state], n.last == "unsteady" && state == "away":
 		log.Debug("still not connected")
 		return
@@ -73,6 +82,8 @@ func (n *news) down(err error, wait time.Duration) {
 			n.remedy(n.agentID, " (with --replace if it has the id)") + ". Or it's another server, or something stands between: then check the URL. This agent tries again until it works, without a further line")
 	case state == "removed":
 		log.Warn("not connected: the server ended it, as this agent was removed or its key replaced; asking which")
+	case n.refusal(err):
+		log.Warn("not connected: the server, or a proxy in front of it, answers and refuses the tunnel; trying again until it works. If it goes on, ask whoever runs them: 502, 503 and 504 are most often a proxy's that reaches no server")
 	default:
 		log.Warn("not connected; trying again until it works")
 	}
@@ -81,6 +92,37 @@ func (n *news) down(err error, wait time.Duration) {
 		n.said = map[string]bool{}
 	}
 	n.said[state] = true
+}
+
+// Lines about dials that are refused all the time.
+const (
+	againFirst = time.Minute
+	againLast  = time.Hour
+)
+
+// refusal tells that a dial was answered by something that opened no tunnel.
+func (n *news) refusal(err error) bool {
+	_, ok := errors.AsType[*wsconn.DialError](err)
+	return ok
+}
+
+// again tells that it's time for another line about a refusal.
+func (n *news) again(err error) bool {
+	now := time.Now()
+	switch {
+	case !n.refusal(err):
+		return false
+	case n.next.IsZero(): // the first refusal has its own line
+		n.every = againFirst
+	case now.Before(n.next):
+		return false
+	default:
+		n.every = min(2*n.every, againLast)
+		n.next = now.Add(n.every)
+		return true
+	}
+	n.next = now.Add(n.every)
+	return false
 }
 
 // remedy says how to enrol this host anew, under id; more is about the first command.
@@ -114,6 +156,7 @@ func (n *news) state(err error) string {
 	var r *RefusedError
 	var proxy *ProxyError
 	var way *wayError
+	var answered *wsconn.DialError
 	switch {
 	case errors.As(err, &r):
 		return "refused " + r.Reason
@@ -123,6 +166,8 @@ func (n *news) state(err error) string {
 		return "proxy " + strconv.Itoa(proxy.Status)
 	case errors.As(err, &way):
 		return way.kind
+	case errors.As(err, &answered):
+		return "answered " + strconv.Itoa(answered.Status)
 	case removed(err):
 		return "removed"
 	case n.unsteady:
