@@ -61,7 +61,7 @@ type sighting struct {
 // joinOthers connects to the other replicas and lets calls go through them.
 func (s *Server) joinOthers(c *dispatch.Config) error {
 	bus, err := cluster.Connect(cluster.Config{
-		URL: s.cfg.NatsURL, ServerKey: s.key, Local: s.presence, Sessions: s.sessions, Trace: s.trace, Metrics: s.metrics, Log: s.log,
+		Replica: s.db.Instance(), URL: s.cfg.NatsURL, ServerKey: s.key, Local: s.presence, Sessions: s.sessions, Trace: s.trace, Metrics: s.metrics, Log: s.log,
 		Online:  func(id fleet.AgentID, generation int64) { s.dispatch.AgentElsewhere(id, generation) },
 		Cancel:  func(id fleet.CallID) { s.dispatch.CancelHere(id) },
 		Renew:   func(id fleet.AgentID, epoch int64) { s.tunnel.Renew(id, epoch) },
@@ -185,8 +185,11 @@ func (s *Server) membershipRound(ctx context.Context) error {
 	began := time.Since(s.member.start)
 	err := s.db.Beat(ctx)
 	if errors.Is(err, store.ErrBuried) {
-		s.log.Error("the other replicas took this one for dead and took over its calls; it goes on with new ones")
+		old := s.db.Instance()
 		if err = s.db.Rejoin(ctx); err == nil { // under the old name it would keep what it can't send
+			s.log.Warn("the other replicas took this one for dead, since it stood still or didn't reach the database, and took over its open calls: their outcomes will be in the record. It goes on under a new name with new calls; nothing is to be done, unless it comes again: then look at this machine's load and its way to the database",
+				"replica", old, "now", s.db.Instance())
+			s.metrics.Named(s.db.Instance())
 			s.dispatch.Renewed()
 		}
 	}
@@ -228,7 +231,7 @@ func (s *Server) bury(ctx context.Context) error {
 			return err
 		}
 		if dead {
-			s.log.Warn("a replica has stopped without a word; its calls are taken over", "instance", r.Instance)
+			s.log.Warn("a replica has stopped without a word; its calls are taken over", "replica", r.Instance)
 		}
 	}
 	return nil

@@ -109,6 +109,7 @@ func (s *Server) wire() error {
 		return err
 	}
 	s.metrics = obs.NewMetrics(s.cfg.Version)
+	s.metrics.Named(s.db.Instance())
 	s.authn = authn.New(s.db)
 	s.sessions, err = session.New(session.Config{Key: s.key, File: filepath.Join(s.cfg.DataDir, session.File), Tell: s.sessionEnded, Log: s.log})
 	if err != nil {
@@ -231,7 +232,8 @@ func (s *Server) Run(ctx context.Context) error {
 	failed := make(chan error, 1)
 	go func() { failed <- s.http.Serve(s.listener) }()
 	s.announce()
-	s.log.Info("serving", "url", s.URL(), "store", s.db.Engine(), "data", s.cfg.DataDir, "version", s.cfg.Version)
+	host, _ := os.Hostname() // only for the log
+	s.log.Info("serving", "replica", s.db.Instance(), "host", host, "listen", s.listener.Addr().String(), "url", s.URL(), "store", s.db.Engine(), "data", s.cfg.DataDir, "version", s.cfg.Version)
 	select {
 	case err := <-failed:
 		return fmt.Errorf("http: %w", err)

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"regexp"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -264,6 +265,24 @@ func stopInEveryPhase(t *testing.T, holder bool) {
 	works(t, a, "web-01")
 	works(t, b, "web-01")
 	oneEach(t, other)
+
+	// The lines about the one that stood still name it as it does itself, and none is an error:
+	// the late answers are those that the record has.
+	name := logLines(t, stopped, "serving")[0]["replica"]
+	for _, line := range []string{"another replica is silent", "a replica has stopped without a word"} {
+		if all := logLines(t, other, line); len(all) == 0 || name == nil || all[0]["replica"] != name {
+			t.Errorf("a line about replica %v: %v", name, all)
+		}
+	}
+	taken := logLines(t, stopped, "the other replicas took this one for dead")
+	if len(taken) == 0 || taken[0]["replica"] != name || taken[0]["now"] == name {
+		t.Errorf("of replica %v: %v", name, taken)
+	}
+	for _, l := range logLines(t, stopped, "") {
+		if l["level"] == "ERROR" && strings.Contains(l["msg"].(string), "outcome") {
+			t.Errorf("an error: %v", l)
+		}
+	}
 }
 
 // epoch is the number of the last connection of an agent to this replica.

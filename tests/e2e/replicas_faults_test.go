@@ -2,6 +2,8 @@ package e2e
 
 import (
 	"bufio"
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -124,6 +126,33 @@ func TestAReplicaStopsInOrder(t *testing.T) {
 	a.Server.Stop()
 	h.release(t)
 	h.ended(t, await(t, &b.Client, id))
+	left := 0
+	for _, l := range logLines(t, a, "") {
+		if l["level"] == "ERROR" {
+			t.Errorf("an error, though it stopped in order: %v", l)
+		}
+		if strings.Contains(l["msg"].(string), "under way at the end") || strings.Contains(l["msg"].(string), "calls are left") {
+			left++
+		}
+	}
+	if left != 1 {
+		t.Errorf("%d lines about what was under way:\n%s", left, a.Server.Log())
+	}
+}
+
+// logLines are the lines of a server's log whose message begins so.
+func logLines(t *testing.T, d *harness.Deployment, begin string) (out []map[string]any) {
+	t.Helper()
+	for line := range bytes.Lines(d.Server.Log()) {
+		var l map[string]any
+		if json.Unmarshal(line, &l) != nil { // not the log's
+			continue
+		}
+		if msg, ok := l["msg"].(string); ok && strings.HasPrefix(msg, begin) {
+			out = append(out, l)
+		}
+	}
+	return out
 }
 
 // TestAReplicaGivesWay: one that's asked to stop lets nobody connect any more, and does what

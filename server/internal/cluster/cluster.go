@@ -31,6 +31,9 @@ import (
 
 // Config sets up a Bus. All of it is required, except as said.
 type Config struct {
+	// Replica names this process among the others and in logs: new at each start, without
+	// dots and spaces, for it's part of NATS' subjects.
+	Replica string
 	// URL is NATS' address: nats://HOST:PORT or tls://HOST:PORT, with credentials if it wants
 	// them.
 	URL string
@@ -104,7 +107,7 @@ type Stats struct {
 type Bus struct {
 	cfg     Config
 	keys    *keys
-	replica string // this process, new at each start
+	replica string // Config.Replica
 	nc      *nats.Conn
 	prefix  string // of subjects
 
@@ -150,7 +153,7 @@ func Connect(cfg Config) (*Bus, error) {
 		return nil, err
 	}
 	b := &Bus{
-		cfg: cfg, keys: k, replica: token(), prefix: "drover." + k.name + ".", wake: make(chan struct{}, 1), words: make(chan struct{}, 1),
+		cfg: cfg, keys: k, replica: cfg.Replica, prefix: "drover." + k.name + ".", wake: make(chan struct{}, 1), words: make(chan struct{}, 1),
 		dirty: map[fleet.AgentID]bool{}, told: map[fleet.AgentID]entry{}, others: map[string]*other{}, past: map[string]past{},
 		where: map[fleet.AgentID]place{}, remotes: map[place]*remote{}, pipes: map[string]*pipe{}, opens: map[string]time.Time{},
 	}

@@ -119,6 +119,7 @@ func newReplica(t testing.TB, key ed25519.PrivateKey, url string) *replica {
 // run connects this replica and lets it work until stop, or the test's end.
 func (r *replica) run(cfg Config) {
 	r.t.Helper()
+	cfg.Replica = token()
 	cfg.Online = func(id fleet.AgentID, _ int64) { r.mu.Lock(); defer r.mu.Unlock(); r.online = append(r.online, id) }
 	cfg.Cancel = func(id fleet.CallID) { r.mu.Lock(); defer r.mu.Unlock(); r.cancelled = append(r.cancelled, id) }
 	b, err := Connect(cfg)

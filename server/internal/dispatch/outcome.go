@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -137,7 +138,7 @@ func (d *Dispatcher) record(f *flight, out *fleet.Outcome) bool {
 			return true
 		}
 		if errors.Is(err, store.ErrAlreadyFinal) { // the record's word is the only one
-			d.logOf(f).Error("a call's outcome stands in the record already", "call", f.id, "this", out.State)
+			d.stands(ctx, f, out)
 			return false
 		}
 		d.logOf(f).Error("an outcome could not be recorded; trying again", "call", f.id, "err", err)
@@ -147,6 +148,22 @@ func (d *Dispatcher) record(f *flight, out *fleet.Outcome) bool {
 		case <-d.gone: // the agent keeps its result, and the next process asks for it
 			return false
 		}
+	}
+}
+
+// stands logs that the record has an outcome of the call, as when another replica took it over:
+// an error where it contradicts what came here. That nothing is known here contradicts nothing.
+func (d *Dispatcher) stands(ctx context.Context, f *flight, out *fleet.Outcome) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	log := d.logOf(f).With("call", f.id, "this", out.State)
+	switch call, err := d.db.Call(ctx, f.id); {
+	case err != nil:
+		log.Warn("a call's outcome stands in the record already; whether it's this one can't be read", "err", err)
+	case out.State == fleet.OutcomeUnknown, call.State == out.State && call.Code == out.Code && (call.Result == nil || bytes.Equal(call.Result, out.Result)):
+		log.Debug("a call's outcome stands in the record already", "recorded", call.State)
+	default:
+		log.Error("a call's outcome stands in the record already, and what came now is another; the record's counts", "recorded", call.State)
 	}
 }
 

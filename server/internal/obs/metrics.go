@@ -27,6 +27,7 @@ type Metrics struct {
 	adopted  prometheus.Counter
 	resumes  *prometheus.CounterVec
 	panics   *prometheus.CounterVec
+	replica  *prometheus.GaugeVec
 }
 
 // NewMetrics makes the registry with the process's own numbers and Drover's.
@@ -69,11 +70,20 @@ func NewMetrics(version string) *Metrics {
 		m.resumes.WithLabelValues(string(r))
 	}
 	m.reg.MustRegister(m.routed, m.hops, m.adopted, m.resumes, m.panics)
+	m.replica = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "drover_replica_info", Help: "Always 1; the label is this server's name in logs, its own and other replicas'."}, []string{"replica"})
+	m.reg.MustRegister(m.replica)
 	info := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "drover_build_info", Help: "Always 1; the version is a label.", ConstLabels: prometheus.Labels{"version": version}}, func() float64 { return 1 })
 	m.reg.MustRegister(m.requests, m.latency, m.calls, m.callTime, m.refusals, m.joined, info,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
+}
+
+// Named tells the name of this server in logs, its own and other replicas'.
+func (m *Metrics) Named(replica string) {
+	m.replica.Reset()
+	m.replica.WithLabelValues(replica).Set(1)
 }
 
 // Gauge adds a number that is asked for when it's scraped, such as the agents online.

@@ -78,6 +78,8 @@ func TestRequestsAreLoggedAndCounted(t *testing.T) {
 		t.Fatal(err)
 	}
 	m := NewMetrics("1.2.3")
+	m.Named("a")
+	m.Named("b") // it has one name at a time
 	m.Gauge("drover_agents_online", "Agents online.", func() float64 { return 3 })
 	m.Call("mcp", "shell_exec", "succeeded", 20*time.Millisecond)
 	m.Refusal("rest", "no_agent")
@@ -106,7 +108,7 @@ func TestRequestsAreLoggedAndCounted(t *testing.T) {
 	for _, want := range []string{
 		`drover_http_requests_total{method="GET",route="/things/{id}",status="418"} 1`,
 		`drover_http_requests_total{method="other",route="none",status="405"} 1`,
-		`drover_agents_online 3`, `drover_build_info{version="1.2.3"} 1`,
+		`drover_agents_online 3`, `drover_build_info{version="1.2.3"} 1`, `drover_replica_info{replica="b"} 1`,
 		`drover_calls_total{edge="mcp",state="succeeded",tool="shell_exec"} 1`,
 		`drover_refusals_total{code="no_agent",edge="rest"} 1`,
 	} {
