@@ -34,7 +34,7 @@ func TestCallsOverAHop(t *testing.T) {
 	var all sync.WaitGroup
 	for i := range 50 {
 		all.Go(func() {
-			args := fmt.Sprintf(`{"n":%d,"fill":%q}`, i, strings.Repeat("x", i*2000))
+			args := fmt.Sprintf(`{"n":%d,"fill":%q}`, i, strings.Repeat("x", i*500))
 			got, err := b.call(t.Context(), "web", fmt.Sprint("c", i), args)
 			if err != nil || string(got.Result) != args {
 				t.Errorf("call %d: %v", i, err)
