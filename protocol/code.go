@@ -55,7 +55,7 @@ const (
 	CodeNotFound Code = "not_found"
 	// CodeUnavailable: the record can't be written, so nothing starts.
 	CodeUnavailable Code = "unavailable"
-	// CodeInternal: a defect of Drover's own.
+	// CodeInternal: a defect of Drover's own; in an agent's answer, of that agent.
 	CodeInternal Code = "internal"
 )
 

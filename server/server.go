@@ -116,10 +116,11 @@ func (s *Server) wire() error {
 		return err
 	}
 	s.presence = presence.New(func(id fleet.AgentID, _ bool) { s.presenceChanged(id) })
+	quiet := new(obs.Quiet)
 	path := dispatch.Config{
 		Store: s.db, Router: s.presence, Online: s.online, Alive: s.authn.Alive, Principal: s.authn.ByID,
 		Fenced: s.fenced, ResumeWait: s.cfg.ResumeWait, Metrics: s.metrics, Trace: s.trace, Log: s.log,
-		Expected: s.expected,
+		Expected: s.expected, Quiet: quiet,
 	}
 	if s.cfg.NatsURL != "" {
 		if err := s.joinOthers(&path); err != nil {
@@ -130,7 +131,7 @@ func (s *Server) wire() error {
 	s.enroll = enroll.New(enroll.Config{Store: s.db, ServerKey: s.key, Log: s.log, CloseAgent: s.closeAgent})
 	tunnels := tunnel.Config{
 		Store: s.db, Presence: s.presence, ServerKey: s.key, KeepAlive: s.cfg.KeepAlive, Log: s.log,
-		Online: s.agentOnline, Metrics: s.metrics,
+		Online: s.agentOnline, Metrics: s.metrics, Quiet: quiet,
 	}
 	if s.bus != nil {
 		tunnels.Elsewhere, tunnels.RenewElsewhere = s.bus.Alive, s.bus.Renew

@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -51,6 +52,8 @@ type Config struct {
 	ResumeWait time.Duration
 	// Expected tells that an agent that isn't online may be within a few seconds; nil: never.
 	Expected func(fleet.AgentID) bool
+	// Quiet bounds the lines that hosts cause by what they answer; one of its own when nil.
+	Quiet *obs.Quiet
 	// Metrics counts calls and refusals; nil counts nothing.
 	Metrics *obs.Metrics
 	// Trace makes the calls' spans; nil makes none.
@@ -70,6 +73,7 @@ type Dispatcher struct {
 	offlineWhy func() string
 	resumeWait time.Duration
 	expected   func(fleet.AgentID) bool
+	quiet      *obs.Quiet
 	obs        *obs.Metrics
 	trace      *tracing.Tracer
 	log        *slog.Logger
@@ -101,7 +105,7 @@ func New(c Config) *Dispatcher {
 	d := &Dispatcher{
 		db: c.Store, router: c.Router, online: c.Online, alive: c.Alive, principal: c.Principal,
 		others: c.CancelElsewhere, fenced: c.Fenced, offlineWhy: c.OfflineWhy, resumeWait: c.ResumeWait, expected: c.Expected,
-		obs: c.Metrics, trace: c.Trace, log: c.Log, defs: map[string]*capability.Definition{}, open: map[fleet.CallID]*flight{},
+		quiet: cmp.Or(c.Quiet, new(obs.Quiet)), obs: c.Metrics, trace: c.Trace, log: c.Log, defs: map[string]*capability.Definition{}, open: map[fleet.CallID]*flight{},
 		own: map[string]int{}, queued: map[fleet.AgentID]int{}, owners: map[queueOwner]int{}, ownBytes: map[string]int64{}, arrivals: map[fleet.AgentID]chan struct{}{},
 		waits: limit.New(ownWaits, maxWaits), settling: map[fleet.CallID]bool{}, closing: make(chan struct{}), gone: make(chan struct{}),
 	}
@@ -362,9 +366,9 @@ var (
 	errGone     = errors.New("the client closed its request")
 	errAsked    = errors.New("cancelled by its caller")
 	errDeadline = errors.New("the time limit passed")
+	errWayGone  = errors.New("the connection that its file went over was lost")
 	errPurged   = errors.New("an administrator purged the agent's queue")
 	errRevoked  = errors.New("the right to it ended: the credential or the agent was revoked, or left its scope")
-	errWayGone  = errors.New("the connection that its file went over was lost")
 )
 
 // Enforce ends the running calls that their principal may no longer make: the credential

@@ -31,7 +31,7 @@ func (d *Dispatcher) outcome(f *flight, resp *protocol.Response, err error) flee
 	}
 	said := f.said(resp)
 	if bad := said.Contradiction(); bad != "" {
-		d.log.Warn("an agent contradicts itself", "agent", f.target.agent.ID, "call", f.id, "what", bad)
+		d.warn(f, "an agent contradicts itself", "what", bad)
 		out.State, out.Code, out.Reason = fleet.OutcomeUnknown, protocol.CodeOutcomeUnknown, "contradiction"
 		out.Message = fmt.Sprintf("agent %s contradicts itself (%s): it may have run, run in part, or not at all. Check on the host before calling again", f.target.agent.ID, bad)
 		return out
@@ -42,7 +42,7 @@ func (d *Dispatcher) outcome(f *flight, resp *protocol.Response, err error) flee
 	if len(resp.Result) > 0 {
 		norm, nerr := f.target.def.Normalize(resp.Result)
 		if nerr != nil {
-			d.logOf(f).Warn("an agent's result doesn't fit its tool", "agent", f.target.agent.ID, "tool", f.target.def.Name, "call", f.id)
+			d.warn(f, "an agent's result doesn't fit its tool")
 			fe := fleet.AsError(nerr)
 			out.Code, out.Reason, out.Message, out.State = fe.Code, fe.Reason, fe.Message, fleet.Failed
 			return out
@@ -51,7 +51,9 @@ func (d *Dispatcher) outcome(f *flight, resp *protocol.Response, err error) flee
 		out.ExitCode = exitCode(f.target.def, norm)
 	}
 	if resp.Error != nil {
-		out.Code, out.Reason, out.Message = f.agentError(resp.Error)
+		if out.Code, out.Reason, out.Message = f.agentError(resp.Error); out.Reason == fleet.ReasonAgentFault {
+			d.warn(f, "an agent failed inside", "message", out.Message)
+		}
 	} else if len(resp.Result) == 0 {
 		out.Code, out.Reason, out.Message = protocol.CodeToolFailed, "bad_result", "the agent answered without a result"
 	}
@@ -112,7 +114,11 @@ func (f *flight) agentError(e *protocol.Error) (protocol.Code, string, string) {
 	if code == protocol.CodeCancelled && f.late { // by the server for its deadline, or by the agent itself
 		code = protocol.CodeTimedOut
 	}
-	return code, word.Reason(e.Reason), word.Says(f.target.agent.ID, e.Message)
+	says := word.Says(f.target.agent.ID, e.Message)
+	if code == protocol.CodeInternal { // a defect there is none here
+		return code, fleet.ReasonAgentFault, fmt.Sprintf("the agent on %s failed inside: %s", f.target.agent.ID, says)
+	}
+	return code, word.Reason(e.Reason), says
 }
 
 var errBroke = errors.New("the store failed inside")

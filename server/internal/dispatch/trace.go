@@ -3,6 +3,7 @@ package dispatch
 import (
 	"context"
 	"log/slog"
+	"time"
 
 	"github.com/drover-fleet/drover/server/internal/fleet"
 	"github.com/drover-fleet/drover/server/internal/store"
@@ -82,6 +83,13 @@ func (d *Dispatcher) logOf(f *flight) *slog.Logger {
 		return d.log.With("trace_id", id)
 	}
 	return d.log
+}
+
+// warn writes a line that an agent has caused by what it answered: a few a minute.
+func (d *Dispatcher) warn(f *flight, what string, args ...any) {
+	if agent := f.target.agent.ID; d.quiet.Allow(what, string(agent), time.Now()) {
+		d.logOf(f).Warn(what, append([]any{"agent", agent, "tool", f.target.def.Name, "call", f.id}, args...)...)
+	}
 }
 
 // Remote is a Caller whose agent is connected to another replica: its Call makes the spans of

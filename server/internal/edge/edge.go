@@ -161,10 +161,13 @@ func Status(c protocol.Code) int {
 }
 
 // StatusOf maps an error to the HTTP status of an answer that consists of it: Status, but
-// 408 for a body that didn't arrive in time.
+// 408 for a body that didn't arrive in time, and 502 for an agent that failed inside.
 func StatusOf(e *fleet.Error) int {
 	if e.Code == protocol.CodeBadArgs && e.Reason == ReasonBodyLate {
 		return http.StatusRequestTimeout
+	}
+	if e.AgentFault() {
+		return Status(protocol.CodeToolFailed)
 	}
 	return Status(e.Code)
 }

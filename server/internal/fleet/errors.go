@@ -29,6 +29,14 @@ func Errorf(code protocol.Code, format string, args ...any) *Error {
 	return &Error{Code: code, Message: fmt.Sprintf(format, args...)}
 }
 
+// ReasonAgentFault is the reason of CodeInternal where it was the agent that failed inside.
+const ReasonAgentFault = "agent_fault"
+
+// AgentFault tells that an agent failed inside, and not this server.
+func (e *Error) AgentFault() bool {
+	return e.Code == protocol.CodeInternal && e.Reason == ReasonAgentFault
+}
+
 // Limited makes the refusal of a limit, whose name is the reason.
 func Limited(limit, format string, args ...any) *Error {
 	return &Error{Code: protocol.CodeRateLimited, Reason: limit, Message: fmt.Sprintf(format, args...)}

@@ -70,9 +70,11 @@ func (a *API) fail(op string, err error) error {
 	return refusal{fe: fe}
 }
 
-// logCause writes what an answer keeps back: the cause of an error, and each internal error.
+// logCause writes what an answer keeps back: the cause of an error, and each internal error of
+// this server.
 func (a *API) logCause(op string, fe *fleet.Error) {
 	switch {
+	case fe.AgentFault(): // dispatch has told of it
 	case fe.Code == protocol.CodeInternal:
 		a.Log.Error("a request failed inside", "operation", op, "message", fe.Message, "err", fe.Err)
 	case fe.Err != nil && edge.StatusOf(fe) >= http.StatusInternalServerError:

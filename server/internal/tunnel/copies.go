@@ -63,7 +63,7 @@ func (s *Server) claim(ctx context.Context, h *greeting) (old presence.Entry, ep
 		return old, 0, refuse(protocol.CodeConflict, "duplicate", retryLater,
 			"agent %s was connected from another process with the same state, and is kept for that one; if that one is gone, enrol this anew: drover enroll create --replace", h.id)
 	case fleet.Reclaimed:
-		if s.quiet.allow("a copy was in its place", string(h.id), now) {
+		if s.quiet.Allow("a copy was in its place", string(h.id), now) {
 			s.cfg.Log.Error("a copy of an agent's state was connected in its place; the first one is back, and the copy is shut out: calls since may have run on the copy's host",
 				"agent", string(h.id), "epoch", epoch)
 		}

@@ -75,7 +75,7 @@ func (s *Server) handshake(ctx context.Context, place *ticket, conn *wsconn.Conn
 		if cause := context.Cause(ctx); errors.Is(cause, errShed) {
 			err = cause
 		}
-		if s.quiet.allow("handshake failed", "", time.Now()) {
+		if s.quiet.Allow("handshake failed", "", time.Now()) {
 			if h.unknown { // who gets no proof that is made for its key hangs up
 				log = log.With("unknown", "no agent of this server has this id and generation", "generation", h.hello.Generation)
 			}
@@ -83,7 +83,7 @@ func (s *Server) handshake(ctx context.Context, place *ticket, conn *wsconn.Conn
 		}
 		return nil, 0, ""
 	}
-	if s.quiet.allow("agent refused ("+r.Reason+")", h.proven(), time.Now()) {
+	if s.quiet.Allow("agent refused ("+r.Reason+")", h.proven(), time.Now()) {
 		if r.err != nil {
 			log = log.With("error", r.err)
 		}
@@ -224,7 +224,7 @@ func (s *Server) welcome(ctx context.Context, conn *wsconn.Conn, h *greeting) (*
 	}
 	p := &peer{id: h.id, generation: h.hello.Generation, epoch: epoch, version: h.version}
 	facts := cleanFacts(h.hello.Facts)
-	if was := h.agent.Facts.Hostname; was != "" && was != facts.Hostname && s.quiet.allow("hostname changed", string(h.id), time.Now()) {
+	if was := h.agent.Facts.Hostname; was != "" && was != facts.Hostname && s.quiet.Allow("hostname changed", string(h.id), time.Now()) {
 		s.cfg.Log.Warn("an agent's hostname has changed: if this is another host, its state folder was copied or moved",
 			"agent", string(h.id), "was", was, "hostname", facts.Hostname)
 	}
@@ -258,7 +258,7 @@ func (s *Server) welcome(ctx context.Context, conn *wsconn.Conn, h *greeting) (*
 	if h.version < 2 {
 		s.ready(p)
 	}
-	if s.quiet.allow("agent online", string(h.id), time.Now()) {
+	if s.quiet.Allow("agent online", string(h.id), time.Now()) {
 		s.cfg.Log.Info("agent online", "agent", string(h.id), "epoch", epoch, "generation", h.hello.Generation)
 	}
 	runs = true

@@ -45,6 +45,7 @@ func (b *factsBox) heard(f *protocol.FactsUpdate) bool {
 const (
 	clockSteady = 2000        // ms
 	clockSkew   = time.Minute // is worth a line
+	agentLines  = 60          // a minute that an agent sends for the log itself
 )
 
 // An agent's facts are written at once up to three times, then once in factsEvery.
@@ -81,7 +82,7 @@ func (s *Server) onFrame(p *peer, f any) {
 		if !p.bye.CompareAndSwap(false, true) {
 			return // said once already: it costs no second line
 		}
-		if s.quiet.allow("agent says goodbye", string(p.id), time.Now()) {
+		if s.quiet.Allow("agent says goodbye", string(p.id), time.Now()) {
 			s.cfg.Log.Info("agent says goodbye", "agent", string(p.id), "reason", text.Line(f.Reason, 256))
 		}
 	}
@@ -130,7 +131,7 @@ func (s *Server) skewed(p *peer, ahead time.Duration) {
 	}
 	p.facts.clockTold = true
 	now := time.Now().UTC()
-	if !s.quiet.allow("clock differs", string(p.id), now) {
+	if !s.quiet.Allow("clock differs", string(p.id), now) {
 		return
 	}
 	s.cfg.Log.Warn("an agent's clock differs from the server's: times in its own logs won't match the record's",
@@ -191,7 +192,7 @@ func pause(p *peer, d time.Duration) bool {
 }
 
 func (s *Server) agentLog(p *peer, f *protocol.Log) {
-	if !s.quiet.allowMost("agent's log", string(p.id), agentLines, time.Now()) {
+	if !s.quiet.AllowMost("agent's log", string(p.id), agentLines, time.Now()) {
 		return
 	}
 	level := slog.LevelInfo

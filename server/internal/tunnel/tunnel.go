@@ -3,6 +3,7 @@
 package tunnel
 
 import (
+	"cmp"
 	"context"
 	"crypto/ed25519"
 	"errors"
@@ -49,6 +50,8 @@ type Config struct {
 	// be asked for. It hears so once for each connection: when the agent's journal is known, or
 	// 5 s later when it names none; with an agent of version 1 at once. It must not block.
 	Online func(id fleet.AgentID, generation int64)
+	// Quiet bounds the lines that agents cause; one of its own when nil. Run tells what it left out.
+	Quiet *obs.Quiet
 	// Metrics counts faults inside; nil counts nothing.
 	Metrics *obs.Metrics
 }
@@ -82,7 +85,7 @@ type Server struct {
 
 	renewals renewals
 	notes    notes
-	quiet    quiet
+	quiet    *obs.Quiet
 
 	mu     sync.Mutex
 	closed bool
@@ -98,7 +101,7 @@ func New(cfg Config) *Server {
 	if cfg.MaxHandshakes == 0 {
 		cfg.MaxHandshakes = defaultHandshakes
 	}
-	s := &Server{cfg: cfg, gate: newGate(cfg.MaxHandshakes)}
+	s := &Server{cfg: cfg, gate: newGate(cfg.MaxHandshakes), quiet: cmp.Or(cfg.Quiet, new(obs.Quiet))}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	return s
 }
@@ -118,7 +121,7 @@ func (s *Server) Run(ctx context.Context) error {
 			return nil
 		case <-t.C:
 		}
-		s.quiet.tell(s.cfg.Log, time.Now())
+		s.quiet.Tell(s.cfg.Log, time.Now())
 		var ids []fleet.AgentID
 		for _, e := range s.cfg.Presence.List() {
 			ids = append(ids, e.Agent)
@@ -279,7 +282,7 @@ func (p *peer) brokeOff(err error) bool {
 
 func (s *Server) ended(p *peer, err error) {
 	log := s.cfg.Log.With("agent", string(p.id), "epoch", p.epoch)
-	if !s.quiet.allow("agent offline", string(p.id), time.Now()) {
+	if !s.quiet.Allow("agent offline", string(p.id), time.Now()) {
 		log = slog.New(slog.DiscardHandler)
 	}
 	var v *mux.Violation

@@ -6,6 +6,7 @@ import (
 
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/protocol/mux"
+	"github.com/drover-fleet/drover/server/internal/fleet"
 )
 
 // Said is what an agent said of one call, and what Drover knows of it by itself.
@@ -115,7 +116,7 @@ func Since(at, now time.Time) time.Duration {
 
 // own are the reasons that are Drover's to give.
 var own = []string{
-	"agent_away", "agent_calls", "agent_old", "agent_queue", "agent_restarted", "agent_silent", "bad_result", "client_gone", "contradiction",
+	"agent_away", "agent_calls", fleet.ReasonAgentFault, "agent_old", "agent_queue", "agent_restarted", "agent_silent", "bad_result", "client_gone", "contradiction",
 	"journal_gone", "open_bytes", "principal_calls", "principal_open_bytes", "principal_queue", "principal_waiting", "record", "removed", "server_fault", "tool_gone",
 }
 
