@@ -177,7 +177,7 @@ func TestWhatIsMissingIsExplained(t *testing.T) {
 // variables it reads.
 func TestHelp(t *testing.T) {
 	u := run{}
-	for _, cmd := range []string{"serve", "dev", "agents list", "agents show", "agents set", "agents purge", "agents remove", "call", "pat create", "pat list", "pat revoke", "enroll create", "enroll list", "enroll revoke", "audit list"} {
+	for _, cmd := range []string{"serve", "dev", "agents list", "agents show", "agents set", "agents purge", "agents remove", "call", "tools", "pat create", "pat list", "pat revoke", "enroll create", "enroll list", "enroll revoke", "audit list"} {
 		got := u.drover(t.Context(), append(strings.Fields(cmd), "--help")...)
 		if got.code != 0 || !strings.Contains(got.out, "Examples:\n  ") {
 			t.Errorf("%s: %+v", cmd, got)

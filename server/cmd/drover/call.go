@@ -37,7 +37,7 @@ func (a *app) callCmd() *cobra.Command {
 		Long: `Runs a tool on exactly the agent that --agent names. The agent has no default and no
 environment variable: a host that stays selected is how commands reach the wrong one.
 
-Arguments: key=value is converted by the tool's schema (text, numbers, true and false; a
+drover tools --agent ID lists the tools. Arguments: key=value is converted by the tool's schema (text, numbers, true and false; a
 list takes the key several times: argv=ls argv=-l; a map takes NAME=VALUE: env=LANG=C).
 key:=JSON is taken as it is. --args takes a whole JSON object.
 
@@ -64,13 +64,13 @@ tells them apart by state. Ctrl-C cancels the call on the host and says how it e
   drover call --agent web-01 --queue-for 8h shell_exec command='apt-get update'`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return fleet.Errorf(protocol.CodeBadArgs, "name a tool: drover call --agent ID shell_exec command=uptime")
+				return fleet.Errorf(protocol.CodeBadArgs, "name a tool: drover call --agent ID shell_exec command=uptime; drover tools --agent ID lists them")
 			}
 			return nil
 		},
 	}
 	f := cmd.Flags()
-	o.where.remoteFlags(f, "http://127.0.0.1:7400")
+	o.where.remoteFlags(f, defaultURL)
 	f.Var((*once)(&o.agent), "agent", "the agent's exact id (required)")
 	f.StringVar(&o.argsFrom, "args", "", "the arguments as one JSON object: @FILE, - for standard input, or the JSON")
 	f.StringVar(&o.key, "idempotency-key", "", "calls with the same key run once; made up when absent")
@@ -135,7 +135,7 @@ func (a *app) call(ctx context.Context, o *callFlags, tool string, words []strin
 	}
 	c, err := a.follow(ctx, api, req)
 	if err != nil {
-		return 0, err
+		return 0, noSuchTool(ctx, api, o.agent, tool, err)
 	}
 	return a.show(o, c)
 }
@@ -155,11 +155,11 @@ func queueSeconds(s string) (int, error) {
 // toolSchema asks the server for the tool's schema. A tool that isn't listed has none: the
 // call itself says why.
 func toolSchema(ctx context.Context, api *client, tool string) (callargs.Schema, error) {
-	var l restapi.ToolList
-	if err := api.do(ctx, http.MethodGet, "/tools", nil, &l); err != nil {
+	tools, err := usable(ctx, api, "")
+	if err != nil {
 		return callargs.Schema{}, err
 	}
-	for _, t := range l.Tools {
+	for _, t := range tools {
 		if t.Name == tool {
 			return callargs.SchemaOf(t.InputSchema)
 		}

@@ -21,11 +21,15 @@ import (
 // invalidPAT is what is said of a token that was given and doesn't count, whatever it lacks.
 const invalidPAT = "drover: unauthenticated: the personal access token that was given isn't valid: it's malformed, unknown, expired or revoked; an administrator makes another with: drover pat create"
 
+// notGranted is what is said of a tool that isn't there, or not for this credential.
+const notGranted = "drover: unknown_tool: no tool of that name is granted to this credential; drover tools (GET /api/v1/tools) lists those that are"
+
 func TestCall(t *testing.T) {
 	if os.PathSeparator != '/' {
 		t.Skip("the commands are a Unix shell's")
 	}
 	f, u := fleet1(t)
+	f.RawAgent("none-01") // has told nothing yet, so it offers nothing
 	few, _ := f.PAT("few", "web-01", "fs_read", false)
 	gone, id := f.PAT("gone", "web-01", "all", false)
 	if got := u.drover(t.Context(), "pat", "revoke", id); got.code != 0 {
@@ -61,7 +65,11 @@ func TestCall(t *testing.T) {
 		{name: "empty agent", args: []string{"--agent", "", "shell_exec", "command=id"}, code: 255, err: "^drover: no_agent: "},
 		{name: "no agent by environment", args: []string{"shell_exec", "command=id"}, env: map[string]string{"DROVER_AGENT": "web-01", "DROVER_AGENT_ID": "web-01"}, code: 255, err: "^drover: no_agent: "},
 		{name: "unknown agent", args: []string{"--agent", "web", "shell_exec", "command=id"}, code: 255, err: "^drover: unknown_agent: no agent of that id is in this credential's scope; drover agents list (GET /api/v1/agents) shows the ids"},
-		{name: "unknown tool", args: []string{"--agent", "web-01", "nope", "a=1"}, code: 255, err: "^drover: unknown_tool: "},
+		{name: "unknown tool", args: []string{"--agent", "web-01", "nope", "a=1"}, code: 255, err: notGranted + "\n"},
+		{name: "mistyped tool", args: []string{"--agent", "web-01", "shell_exce", "command=id"}, code: 255, err: notGranted + " (is it shell_exec?)\n"},
+		{name: "mistyped tool of no agent", args: []string{"--agent", "nope", "shell_exce"}, code: 255, err: notGranted + " (is it shell_exec?)\n"},
+		{name: "mistyped and not granted", args: []string{"--agent", "web-01", "shell_exce"}, env: map[string]string{"DROVER_PAT": few}, code: 255, err: notGranted + "\n"},
+		{name: "mistyped and not offered", args: []string{"--agent", "none-01", "shell_exce"}, code: 255, err: notGranted + "\n"},
 		{name: "not granted", args: []string{"--agent", "web-01", "shell_exec", "command=id"}, env: map[string]string{"DROVER_PAT": few}, code: 255, err: "^drover: unknown_tool: "},
 		{name: "no tool", args: []string{"--agent", "web-01"}, code: 255, err: "^drover: bad_args: name a tool"},
 		{name: "bad argument", args: []string{"--agent", "web-01", "shell_exec", "timeout_seconds=x"}, code: 255, err: "^drover: bad_args: "},

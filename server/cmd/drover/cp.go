@@ -67,7 +67,7 @@ Exit code: 0, or 255 (standard error: drover: CODE: what happened).`,
 		},
 	}
 	f := cmd.Flags()
-	o.where.remoteFlags(f, "http://127.0.0.1:7400")
+	o.where.remoteFlags(f, defaultURL)
 	f.StringVar(&o.mode, "mode", "", "permissions of the copy as octal digits, such as 0755")
 	f.BoolVar(&o.mkdir, "mkdir", false, "make missing folders on the host")
 	f.BoolVar(&o.resume, "resume", true, "go on where an earlier try ended")

@@ -55,6 +55,9 @@ type where struct {
 	remote            bool           // --url was
 }
 
+// defaultURL is the server of commands that always ask a running one: this machine's.
+const defaultURL = "http://127.0.0.1:7400"
+
 func (w *where) remoteFlags(fs *pflag.FlagSet, fallback string) {
 	fs.StringVar(&w.url, "url", fallback, "the server's URL")
 	env(fs, "url", "DROVER_URL")

@@ -150,6 +150,7 @@ A real one:
   drover pat create --name me --agents all --tools all --admin
   drover enroll create --agent-id web-01            # prints what to paste on the host
   drover agents list
+  drover tools --agent web-01
   drover call --agent web-01 shell_exec command=uptime
   drover cp ./app.tar web-01:/srv/app.tar`,
 		SilenceErrors: true, SilenceUsage: true,
@@ -165,7 +166,7 @@ A real one:
 		}
 		return &exit{code: code, cause: fmt.Errorf("bad_args: %w; see %s --help", err, c.CommandPath())}
 	})
-	root.AddCommand(a.serveCmd(), a.devCmd(), a.agentsCmd(), a.callCmd(), a.cpCmd(), a.patCmd(), a.enrollCmd(), a.auditCmd(), a.versionCmd(), a.docsCmd())
+	root.AddCommand(a.serveCmd(), a.devCmd(), a.agentsCmd(), a.callCmd(), a.cpCmd(), a.toolsCmd(), a.patCmd(), a.enrollCmd(), a.auditCmd(), a.versionCmd(), a.docsCmd())
 	onlyKnown(root, a.args)
 	return root
 }

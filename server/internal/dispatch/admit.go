@@ -37,7 +37,7 @@ type target struct {
 func (d *Dispatcher) admit(snap *store.Snapshot, who fleet.Principal, req Request) (*target, error) {
 	def := d.defs[req.Tool]
 	if !authz.Tool(who, def) {
-		return nil, fleet.Errorf(protocol.CodeUnknownTool, "no tool of that name is granted to this credential; list the tools to see which are")
+		return nil, fleet.Errorf(protocol.CodeUnknownTool, "no tool of that name is granted to this credential; %s", guideOf(req.Edge).tools)
 	}
 	name, err := agentName(req.Agent, req.Edge)
 	if err != nil {
@@ -133,16 +133,19 @@ func agentName(raw jsontext.Value, edge string) (string, error) {
 	return s, nil
 }
 
-// guide is how agents are listed and looked at where a caller is.
-type guide struct{ list, show string }
+// guide is how agents are listed and looked at where a caller is, and how tools are listed.
+type guide struct{ list, show, tools string }
 
 // guideOf is the guide for the callers of an edge: a model has tools, people and programs the
 // command line and REST.
 func guideOf(edge string) guide {
 	if edge == "mcp" {
-		return guide{list: "list_agents", show: "select_agent"}
+		return guide{list: "list_agents", show: "select_agent", tools: "list the tools to see which are"}
 	}
-	return guide{list: "drover agents list (GET /api/v1/agents)", show: "drover agents show (GET /api/v1/agents/ID)"}
+	return guide{
+		list: "drover agents list (GET /api/v1/agents)", show: "drover agents show (GET /api/v1/agents/ID)",
+		tools: "drover tools (GET /api/v1/tools) lists those that are",
+	}
 }
 
 // lookup resolves exactly: no prefix, no case folding, no hostname.
