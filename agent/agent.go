@@ -42,7 +42,7 @@ type Agent struct {
 
 // New makes an agent; Run does it. The error says what in cfg can't work.
 func New(cfg Config, log *slog.Logger) (*Agent, error) {
-	if err := cfg.check(); err != nil {
+	if err := cfg.Check(); err != nil {
 		return nil, err
 	}
 	client, err := link.NewClient(cfg.CAFile)

@@ -35,8 +35,8 @@ type Config struct {
 	Version string
 }
 
-// check refuses what can't work before anything is done.
-func (c *Config) check() error {
+// Check refuses what can't work, whatever the host has, before anything is done.
+func (c *Config) Check() error {
 	if c.State == "" {
 		return errors.New("no state folder: give --state DIR")
 	}

@@ -1,14 +1,14 @@
 package server
 
 import (
-	"errors"
-	"fmt"
 	"net"
 	"net/url"
 	"path/filepath"
 	"time"
 
+	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/server/internal/enroll"
+	"github.com/drover-fleet/drover/server/internal/fleet"
 )
 
 // Config is what a server is started with. The zero value of a field has the meaning that
@@ -51,25 +51,34 @@ type Config struct {
 	ResumeWait time.Duration
 }
 
+// bad refuses a configuration, before anything is done.
+func bad(format string, args ...any) error {
+	return fleet.Errorf(protocol.CodeBadArgs, format, args...)
+}
+
 func (c Config) withDefaults() (Config, error) {
 	if c.Listen == "" {
 		c.Listen = "127.0.0.1:7400"
 	}
 	if c.DataDir == "" {
-		return c, errors.New("no data folder is given: --data DIR")
+		return c, bad("no data folder is given: --data DIR")
 	}
-	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
-		return c, fmt.Errorf("--listen must be HOST:PORT: %w", err)
+	_, port, err := net.SplitHostPort(c.Listen)
+	if err == nil {
+		_, err = net.LookupPort("tcp", port)
+	}
+	if err != nil {
+		return c, bad("--listen must be HOST:PORT: %v", err)
 	}
 	if c.PublicURL != "" {
 		u, err := url.Parse(c.PublicURL)
 		if err != nil || (u.Scheme != "https" && u.Scheme != "http") || u.Host == "" || (u.Path != "" && u.Path != "/") {
-			return c, errors.New("--public-url must be http(s)://HOST without a path")
+			return c, bad("--public-url must be http(s)://HOST without a path")
 		}
 		c.PublicURL = u.Scheme + "://" + u.Host
 	}
 	if c.NatsURL != "" && c.DatabaseURL == "" {
-		return c, errors.New("several replicas (--nats-url) need one PostgreSQL database: give --database-url")
+		return c, bad("several replicas (--nats-url) need one PostgreSQL database: give --database-url")
 	}
 	if c.ServerKeyFile == "" {
 		c.ServerKeyFile = filepath.Join(c.DataDir, enroll.KeyFile)
@@ -81,7 +90,7 @@ func (c Config) withDefaults() (Config, error) {
 		c.KeepAlive = 20 * time.Second
 	}
 	if c.KeepAlive > 25*time.Second {
-		return c, errors.New("the keep-alive must be at most 25 s: proxies cut connections that are idle for longer")
+		return c, bad("the keep-alive must be at most 25 s: proxies cut connections that are idle for longer")
 	}
 	if c.ResultTTL == 0 {
 		c.ResultTTL = 24 * time.Hour

@@ -39,8 +39,9 @@ sends to this host, as the user that it runs as. It opens no port.
 An operator makes a token with "drover enroll create --agent-id ID" on the server;
 the agent exchanges it once for the registration of a key that never leaves the host.
 
-It exits with 2 when a command, a flag or an argument isn't one, and with 1 when
-something else is wrong or fails.`,
+It exits with 2 when the command line is wrong, before anything was done: a command, a
+flag or an argument that isn't one, or a value that can't be. It exits with 1 when something
+else is wrong or fails.`,
 		SilenceUsage: true, SilenceErrors: true,
 		Args: onlyCommands,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
@@ -83,7 +84,7 @@ func onlyKnown(root *cobra.Command) {
 	}
 }
 
-// Exit codes: 2 when a command, a flag or an argument isn't one, 1 for all that fails later.
+// Exit codes: 2 when the command line is wrong, 1 for all that fails later.
 const (
 	exitFailed = 1
 	exitUsage  = 2
@@ -247,14 +248,17 @@ func defaultState() string {
 // process has to be started anew to get a token out of sight.
 func (o *options) agent(cmd *cobra.Command) (*agent.Agent, error) {
 	if err := fromEnv(cmd.Flags()); err != nil {
-		return nil, err
+		return nil, usage(cmd, err)
 	}
 	if err := o.takeToken(); err != nil {
 		return nil, err
 	}
 	log, err := newLog(cmd.ErrOrStderr(), o.logFormat, o.logLevel)
+	if err == nil {
+		err = o.Check()
+	}
 	if err != nil {
-		return nil, err
+		return nil, usage(cmd, err)
 	}
 	o.Version = version
 	if o.Supervisor, err = agent.SelfSupervisor(supervisorName); err != nil {

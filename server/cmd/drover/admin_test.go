@@ -110,7 +110,7 @@ func TestTokenForNoAgent(t *testing.T) {
 				t.Errorf("%s: %+v", name, got)
 			}
 		}
-		if got := u.drover(t.Context(), "pat", "create", "--name", "x", "--agents", "web-01", "--tools", "fs,fs_raed"); got.code != 1 || got.out != "" || !strings.Contains(got.err, "unknown") || !strings.Contains(got.err, "fs_read") {
+		if got := u.drover(t.Context(), "pat", "create", "--name", "x", "--agents", "web-01", "--tools", "fs,fs_raed"); got.code != 2 || got.out != "" || !strings.Contains(got.err, "unknown") || !strings.Contains(got.err, "fs_read") {
 			t.Errorf("%s: an unknown tool: %+v", name, got)
 		}
 	}
@@ -131,21 +131,21 @@ func TestWhatIsMissingIsExplained(t *testing.T) {
 		args, want string
 		code       int
 	}{
-		{"pat create --name x --tools all", "--agents all", 1},
-		{"pat create --name x --agents all", "--tools all", 1},
-		{"pat create --agents all --tools all", "--name", 1},
-		{"pat create --name x --agents all --selector a=b --tools all", "not both", 1},
-		{"pat create --name x --agents all --tools nope", "unknown", 1},
-		{"pat create --name x --agents Web --tools all", "malformed", 1},
-		{"pat create --name x --agents all --tools all --expires soon", "30d", 1},
-		{"enroll create", "--agent-id", 1},
-		{"enroll create --agent-id Web", "agent id", 1},
-		{"enroll create --agent-id web --ttl never", "--ttl", 1},
-		{"enroll create --agent-id web --label x", "key=value", 1},
+		{"pat create --name x --tools all", "--agents all", 2},
+		{"pat create --name x --agents all", "--tools all", 2},
+		{"pat create --agents all --tools all", "--name", 2},
+		{"pat create --name x --agents all --selector a=b --tools all", "not both", 2},
+		{"pat create --name x --agents all --tools nope", "unknown", 2},
+		{"pat create --name x --agents Web --tools all", "malformed", 2},
+		{"pat create --name x --agents all --tools all --expires soon", "30d", 2},
+		{"enroll create", "--agent-id", 2},
+		{"enroll create --agent-id Web", "agent id", 2},
+		{"enroll create --agent-id web --ttl never", "--ttl", 2},
+		{"enroll create --agent-id web --label x", "key=value", 2},
 		{"enroll create --agent-id web --replace", "not_found", 1},
 		{"agents list --data /nope/nope", "no Drover data", 1},
 		{"agents list --url http://127.0.0.1:1", "DROVER_PAT", 1},
-		{"agents list --state online", "--url", 1},
+		{"agents list --state online", "--url", 2},
 		{"agents show", "needs an agent id", 2},
 		{"agents show nope", "unknown_agent: there's no agent of that id; drover agents list", 1},
 		{"agents remove nope", "unknown_agent", 1},
@@ -164,7 +164,21 @@ func TestWhatIsMissingIsExplained(t *testing.T) {
 		{"enroll create web-01", "takes no arguments", 2},
 		{"version x", "takes no arguments", 2},
 		{"agents list --nope", "unknown flag", 2},
-		{"serve --log-level loud", "debug, info", 1},
+		{"serve --log-level loud", "bad_args: ", 2},
+		{"serve --log-format xml", "json, text", 2},
+		{"serve --listen 7400", "bad_args: --listen must be HOST:PORT", 2},
+		{"serve --listen 127.0.0.1:99999", "bad_args: --listen must be HOST:PORT", 2},
+		{"serve --public-url drover.example.org", "bad_args: --public-url", 2},
+		{"serve --nats-url nats://127.0.0.1:1", "bad_args: several replicas", 2},
+		{"dev --log-level loud", "bad_args: ", 2},
+		{"agents list --url ftp://x", "bad_args: --url must be", 2},
+		{"agents list --url http://127.0.0.1:1 --data /x", "not both", 2},
+		{"agents set web --label x", "key=value", 2},
+		{"audit list --limit 0", "--limit", 2},
+		{"audit list --limit many", "invalid argument", 2},
+		{"audit list --kind none", "kind", 2},
+		{"tools --url ftp://x", "bad_args: --url must be", 2},
+		{"call --agent web-01", "bad_args: name a tool", 255}, // codes up to 254 are the command's
 	} {
 		got := u.drover(t.Context(), strings.Fields(c.args)...)
 		if got.code != c.code || got.out != "" || !strings.HasPrefix(got.err, "drover: ") || !strings.Contains(got.err, c.want) {
@@ -229,7 +243,7 @@ func TestDatabaseWithoutTheKey(t *testing.T) {
 	if got := u.drover(t.Context(), "pat", "create", "--name", "x", "--agents", "all", "--tools", "all"); got.code != 0 || !strings.HasPrefix(got.out, "drv_pat_") {
 		t.Errorf("%+v", got)
 	}
-	if got := u.drover(t.Context(), "enroll", "create", "--agent-id", "web-01"); got.code != 1 || !strings.Contains(got.err, "server's key") {
+	if got := u.drover(t.Context(), "enroll", "create", "--agent-id", "web-01"); got.code != 2 || !strings.Contains(got.err, "server's key") {
 		t.Errorf("%+v", got)
 	}
 	if _, err := os.Stat(data); err == nil {
@@ -257,7 +271,7 @@ func TestServersFilesWithoutItsDatabase(t *testing.T) {
 				"pat create --name x --agents all --tools all", "pat list", "enroll create --agent-id web-01", "agents list", "audit list",
 			} {
 				got := u.drover(t.Context(), strings.Fields(args)...)
-				if got.code != 1 || got.out != "" || !strings.Contains(got.err, "--database-url") || !strings.Contains(got.err, "DROVER_DATABASE_URL") {
+				if got.code != 2 || got.out != "" || !strings.Contains(got.err, "--database-url") || !strings.Contains(got.err, "DROVER_DATABASE_URL") {
 					t.Errorf("%s: %+v", args, got)
 				}
 			}

@@ -21,6 +21,7 @@ import (
 	"github.com/drover-fleet/drover/protocol/text"
 	"github.com/drover-fleet/drover/server/internal/edge"
 	"github.com/drover-fleet/drover/server/internal/fleet"
+	"github.com/drover-fleet/drover/server/internal/meter"
 )
 
 // cpFlags are the flags of drover cp.
@@ -146,7 +147,7 @@ type transfer struct {
 	local         string // "-" for standard input or output
 	toHost        bool
 	kept          string // what a download has left on this machine: a file, "" for nothing
-	meter         *meter
+	meter         *meter.Meter
 	met           bool // the agent has answered
 	began         time.Time
 }
@@ -205,7 +206,7 @@ func (a *app) cp(ctx context.Context, o *cpFlags, from, to string) error {
 
 // measure begins the progress line.
 func (t *transfer) measure(size int64) {
-	t.meter = &meter{w: t.app.err, on: t.app.errTTY, name: t.agent + ":" + t.remote, size: size, now: time.Now}
+	t.meter = &meter.Meter{W: t.app.err, On: t.app.errTTY, Name: t.agent + ":" + t.remote, Size: size, Now: time.Now}
 }
 
 // url is the path of the file in the API.
@@ -225,7 +226,7 @@ const (
 func (t *transfer) persist(ctx context.Context, try func(retry bool) error) error {
 	contact, failed := false, 0
 	for n := 0; ; n++ {
-		before := t.meter.moved()
+		before := t.meter.Moved()
 		err := try(n > 0)
 		contact = contact || !errors.Is(err, errDial)
 		if err == nil || !t.o.resume || !contact || !goesOn(err) || ctx.Err() != nil {
@@ -234,14 +235,14 @@ func (t *transfer) persist(ctx context.Context, try func(retry bool) error) erro
 		if fleet.AsError(err).Code == protocol.CodeOffline && n == 0 && !t.met {
 			return err // it wasn't there to begin with
 		}
-		if failed++; t.meter.moved() > before {
+		if failed++; t.meter.Moved() > before {
 			failed = 1
 		}
 		if failed >= cpTries {
 			return err
 		}
 		wait := pauseAfter(err, min(cpPause, time.Second<<(failed-1)))
-		t.meter.clear()
+		t.meter.Clear()
 		t.app.say("drover: %s; going on in %s", text.Line(err.Error(), 300), wait)
 		if err := pause(ctx, wait); err != nil {
 			return err

@@ -52,7 +52,7 @@ func (t *transfer) download(ctx context.Context) (*copied, error) {
 		}
 	}
 	t.measure(-1)
-	t.meter.from(r.at)
+	t.meter.From(r.at)
 	err = t.persist(ctx, func(bool) error { return r.try(ctx) })
 	var out *capability.FSDownloadOut
 	if err == nil {
@@ -63,10 +63,10 @@ func (t *transfer) download(ctx context.Context) (*copied, error) {
 	}
 	t.kept = r.leave()
 	if err != nil {
-		t.meter.clear()
+		t.meter.Clear()
 		return nil, t.keeps(err)
 	}
-	t.meter.finish()
+	t.meter.Finish()
 	return &copied{Direction: "download", Path: out.Path, Size: out.Size, SHA256: out.FileSHA256, Resumed: r.resumed, CallID: r.callID}, nil
 }
 
@@ -238,15 +238,15 @@ func (r *receiving) begin(resp *http.Response) error {
 		if err != nil || first != r.at || last != r.size-1 || version != r.version {
 			return fleet.Errorf(protocol.CodeInternal, "the server sends another part of the file than the one that was asked for")
 		}
-		r.meter.size = r.size
+		r.meter.Size = r.size
 		return nil
 	}
 	if r.at > 0 && r.part == nil {
 		return &fleet.Error{Code: protocol.CodeToolFailed, Reason: capability.ReasonChanged, Message: "the file changed on the host after a part of it was written out; begin anew"}
 	}
 	r.size, r.at, r.resumed, r.sum = resp.ContentLength, 0, 0, sha256.New()
-	r.meter.size = r.size
-	r.meter.from(0)
+	r.meter.Size = r.size
+	r.meter.From(0)
 	if r.size < 0 {
 		return fleet.Errorf(protocol.CodeInternal, "the answer doesn't say how long the file is; what is between %s and this machine?", r.api.base)
 	}

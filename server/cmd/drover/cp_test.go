@@ -377,28 +377,3 @@ func TestCpKeepsNames(t *testing.T) {
 		t.Errorf("a separator in a name: %+v", got)
 	}
 }
-
-func TestTheProgressLine(t *testing.T) {
-	now := time.Unix(1000, 0)
-	var out bytes.Buffer
-	m := &meter{w: &out, on: true, name: "web-01:/x\x1b[2J", size: 10_000_000, now: func() time.Time { return now }}
-	m.from(2_000_000)
-	for range 4 {
-		if _, err := io.CopyN(m, zeros{}, 1_000_000); err != nil {
-			t.Fatal(err)
-		}
-		now = now.Add(time.Second)
-	}
-	m.finish()
-	lines := strings.Split(out.String(), "\r")
-	if last := lines[len(lines)-1]; !strings.Contains(last, " 60%  6.0 MB of 10.0 MB  1.0 MB/s  4s left") || strings.Contains(last, "\x1b[2J") {
-		t.Errorf("%q", last)
-	}
-	if len(lines) > 8 {
-		t.Errorf("%d lines in four seconds", len(lines))
-	}
-}
-
-type zeros struct{}
-
-func (zeros) Read(p []byte) (int, error) { return len(p), nil }

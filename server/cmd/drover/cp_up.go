@@ -72,7 +72,7 @@ func (t *transfer) upload(ctx context.Context) (*copied, error) {
 		return err
 	})
 	if err != nil {
-		t.meter.clear()
+		t.meter.Clear()
 		return nil, s.worded(err)
 	}
 	return s.verdict(c, s.sum)
@@ -177,7 +177,7 @@ func (s *sending) try(ctx context.Context, retry bool) (*restapi.Call, error) {
 			s.at = max(0, min(out.Received, s.size-1)) // a part to send has a byte at least
 		}
 	}
-	s.meter.from(s.at)
+	s.meter.From(s.at)
 	body := io.TeeReader(io.NewSectionReader(s.file, s.at, s.size-s.at), s.meter)
 	return s.put(ctx, body, s.size-s.at)
 }
@@ -250,7 +250,7 @@ func (s *sending) pour(ctx context.Context) (*copied, error) {
 	h := sha256.New()
 	c, err := s.put(ctx, io.TeeReader(from, io.MultiWriter(h, s.meter)), -1)
 	if err != nil {
-		s.meter.clear()
+		s.meter.Clear()
 		return nil, s.worded(err)
 	}
 	return s.verdict(c, hex.EncodeToString(h.Sum(nil)))
@@ -286,7 +286,7 @@ func (s *sending) verdict(c *restapi.Call, sum string) (*copied, error) {
 		return nil, &fleet.Error{Code: protocol.CodeToolFailed, Reason: capability.ReasonDigest,
 			Message: fmt.Sprintf("%s has the SHA-256 %s on the host, and %s was sent; look at the file there", text.Line(out.Path, 200), text.Line(out.SHA256, 64), sum)}
 	}
-	s.meter.finish()
+	s.meter.Finish()
 	return &copied{Direction: "upload", Path: out.Path, Size: out.Size, SHA256: sum, Resumed: s.at, CallID: c.CallID}, nil
 }
 

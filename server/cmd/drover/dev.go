@@ -64,12 +64,13 @@ for anything that lasts.`,
 }
 
 func (d *dev) run(ctx context.Context) error {
+	var err error
+	if d.log, err = obs.NewLogger(d.app.err, d.app.logFormat(), d.logLevel); err != nil {
+		return fleet.Errorf(protocol.CodeBadArgs, "%v", err)
+	}
 	bin, err := agentBinary()
 	if err != nil {
 		return err
-	}
-	if d.log, err = obs.NewLogger(d.app.err, d.app.logFormat(), d.logLevel); err != nil {
-		return fmt.Errorf("bad_args: %w", err)
 	}
 	if d.dir, err = filepath.Abs(d.dir); err != nil {
 		return fmt.Errorf("--data: %w", err)

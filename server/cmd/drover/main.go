@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/protocol/text"
 	"github.com/drover-fleet/drover/server/internal/fleet"
 )
@@ -77,11 +78,13 @@ func (a *app) run(ctx context.Context) int {
 	}
 	code, cause := exitFailed, err
 	var ex *exit
-	if errors.As(err, &ex) {
+	switch {
+	case errors.As(err, &ex):
 		code, cause = ex.code, ex.cause
-	}
-	if cmd != nil && callLike(cmd) && ex == nil {
+	case cmd != nil && callLike(cmd):
 		code = exitCall
+	case fleet.AsError(err).Code == protocol.CodeBadArgs: // whoever found it: nothing was done
+		code = exitUsage
 	}
 	if cause != nil {
 		a.complain(cause)
@@ -152,7 +155,12 @@ A real one:
   drover agents list
   drover tools --agent web-01
   drover call --agent web-01 shell_exec command=uptime
-  drover cp ./app.tar web-01:/srv/app.tar`,
+  drover cp ./app.tar web-01:/srv/app.tar
+
+Exit code: 2 when the command line is wrong (drover: bad_args: …; nothing was done): a
+command or flag that isn't one, an argument or a required flag that's missing, a value that
+can't be. 1 when something else is wrong or fails. drover call and drover cp have codes of
+their own: their help says which.`,
 		SilenceErrors: true, SilenceUsage: true,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: false},
 		PersistentPreRunE: a.fromEnv,

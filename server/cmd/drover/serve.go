@@ -7,7 +7,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/server"
+	"github.com/drover-fleet/drover/server/internal/fleet"
 	"github.com/drover-fleet/drover/server/internal/memory"
 	"github.com/drover-fleet/drover/server/internal/obs"
 )
@@ -50,7 +52,7 @@ GOMEMLIMIT in the environment overrule either.`,
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		log, err := obs.NewLogger(a.err, logFormat, logLevel)
 		if err != nil {
-			return fmt.Errorf("bad_args: %w", err)
+			return fleet.Errorf(protocol.CodeBadArgs, "%v", err)
 		}
 		cfg.DataDir, cfg.DatabaseURL, cfg.ServerKeyFile, cfg.Version = w.data, w.databaseURL, w.serverKey(), versionText()
 		cfg.EnrollCommand = enrollCommand(w)
