@@ -6,6 +6,7 @@ import (
 
 	"github.com/go-chi/chi/v5"
 
+	"github.com/drover-fleet/drover/protocol/fault"
 	"github.com/drover-fleet/drover/server/internal/authn"
 	"github.com/drover-fleet/drover/server/internal/edge"
 	"github.com/drover-fleet/drover/server/internal/fleet"
@@ -33,16 +34,21 @@ func (s *Server) routes() (http.Handler, error) {
 		return nil, err
 	}
 	r := chi.NewRouter()
-	r.Use(edge.UnreadAnswer, edge.UnreadBody, s.lastAnswers, edge.RequestID, obs.Requests(s.log, s.metrics, s.trace), edge.Recover(s.log))
+	r.Use(edge.UnreadAnswer, edge.UnreadBody, s.lastAnswers, edge.RequestID, obs.Requests(s.log, s.metrics, s.trace), edge.Recover(s.requestFault))
 	r.Get("/agent/v1/tunnel", s.tunnel.ServeHTTP)
 	r.Post("/agent/v1/enroll", s.enroll.ServeHTTP)
 	r.Group(func(r chi.Router) {
 		r.Use(edge.Hosts(hosts...), crossOrigin)
 		s.rest.Mount(r)
-		r.With(edge.Authenticate(s.bearer)).Handle("/mcp", s.mcp)
+		r.With(edge.Authenticate(s.serving, s.bearer)).Handle("/mcp", s.mcp)
 		r.Handle("/*", ui.Handler())
 	})
 	return r, nil
+}
+
+// requestFault tells of a panic that was kept to one request.
+func (s *Server) requestFault(p *fault.Panic, id string, r *http.Request) {
+	s.metrics.Caught(s.log, obs.InRequest, p, "request_id", id, "method", r.Method, "path", r.URL.Path)
 }
 
 // bearer authenticates MCP: by the Authorization header alone, never by a page's cookie.

@@ -49,6 +49,7 @@ type Server struct {
 	presence *presence.Registry
 	dispatch *dispatch.Dispatcher
 	bodies   *edge.Bodies
+	serving  *edge.Serving
 	tunnel   *tunnel.Server
 	mcp      *mcpapi.API
 	rest     *restapi.API
@@ -127,7 +128,7 @@ func (s *Server) wire() error {
 			return err
 		}
 	}
-	s.dispatch, s.bodies = dispatch.New(path), edge.NewBodies(s.authn.Alive)
+	s.dispatch, s.bodies, s.serving = dispatch.New(path), edge.NewBodies(s.authn.Alive), edge.NewServing(s.authn.Alive)
 	s.enroll = enroll.New(enroll.Config{Store: s.db, ServerKey: s.key, Log: s.log, CloseAgent: s.closeAgent})
 	tunnels := tunnel.Config{
 		Store: s.db, Presence: s.presence, ServerKey: s.key, KeepAlive: s.cfg.KeepAlive, Log: s.log,
@@ -141,7 +142,7 @@ func (s *Server) wire() error {
 		Dispatch: s.dispatch, Fleet: s.dispatch, Bodies: s.bodies, Trace: s.trace, Log: s.log, Version: s.cfg.Version, Stateless: s.cfg.NatsURL != "",
 	})
 	s.rest, err = restapi.New(restapi.Config{
-		Dispatch: s.dispatch, PATs: s.authn, Enrolment: s.enroll, Store: s.db, Fenced: s.fenced, Bodies: s.bodies, Metrics: s.metrics.Handler(), Sessions: s.sessions, EnrollCommand: s.cfg.EnrollCommand,
+		Dispatch: s.dispatch, PATs: s.authn, Enrolment: s.enroll, Store: s.db, Fenced: s.fenced, Bodies: s.bodies, Serving: s.serving, Metrics: s.metrics.Handler(), Sessions: s.sessions, EnrollCommand: s.cfg.EnrollCommand,
 		Secure: strings.HasPrefix(s.cfg.PublicURL, "https:"), Log: s.log, Version: s.cfg.Version,
 	})
 	if err != nil {
@@ -328,6 +329,7 @@ func (s *Server) watch(ctx context.Context) {
 			s.enforce(snap)
 			s.stopJobs(ctx, snap)
 		}
+		s.serving.Enforce() // after the calls: they end for the policy's reason. A sign-out moves no version either
 		if time.Since(pruned) > 10*time.Minute {
 			pruned = time.Now()
 			if _, err := s.db.PruneResults(ctx, s.cfg.ResultTTL); err != nil {

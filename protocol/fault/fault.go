@@ -28,10 +28,15 @@ func Catch(then func(*Panic)) {
 	if then == nil {
 		return
 	}
-	v := recover()
-	if p, ok := v.(*Panic); ok {
-		then(p)
-	} else if v != nil {
-		then(&Panic{What: fmt.Sprint(v), Stack: string(debug.Stack())})
+	if v := recover(); v != nil {
+		then(Of(v))
 	}
+}
+
+// Of is the panic of which recover has just returned v, which isn't nil: for who lets some pass.
+func Of(v any) *Panic {
+	if p, ok := v.(*Panic); ok {
+		return p
+	}
+	return &Panic{What: fmt.Sprint(v), Stack: string(debug.Stack())}
 }

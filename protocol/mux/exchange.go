@@ -35,6 +35,10 @@ func (s *Session) transfer(ctx context.Context, req *protocol.Request, x Exchang
 		go s.sendBody(x.Body, body, written)
 		defer body.Reset()
 	}
+	uninterrupted := func() bool { return true }
+	if x.Interrupt != nil {
+		uninterrupted = context.AfterFunc(ctx, x.Interrupt)
+	}
 	over, sunk := make(chan struct{}), make(chan error, 1)
 	if x.Sink != nil {
 		arrived, ended := s.calls.sink(w), make(chan struct{})
@@ -57,7 +61,9 @@ func (s *Session) transfer(ctx context.Context, req *protocol.Request, x Exchang
 		cancel(err)
 	}
 	close(over) // no stream begins any more
-	return settle(resp, err, <-sunk)
+	failed := <-sunk
+	uninterrupted()
+	return settle(resp, err, failed)
 }
 
 // receiver is a call's Sink. Its panic is an error of its own.

@@ -77,8 +77,12 @@ type Exchange struct {
 	// Sink, if not nil, takes the bytes of the stream of kind file that the agent opens under
 	// the call. It's called from one goroutine, never from the reader; while it's slow the
 	// agent is held back by credit. When it fails, the call is cancelled. Call never returns
-	// while a Write runs: who cancels a call must see to it that its Sink doesn't hang.
+	// while a Write runs.
 	Sink io.Writer
+	// Interrupt, if not nil, has a Write of the Sink that hangs return, and those after it. It's
+	// called once, from another goroutine, when the call is given up, or its connection cut,
+	// before the Sink has everything.
+	Interrupt func()
 }
 
 // ErrDetached as the cause of a call's context ends the wait for it and nothing else: no

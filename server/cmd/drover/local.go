@@ -52,6 +52,7 @@ func openLocal(ctx context.Context, w *where, create bool) (*client, error) {
 		PATs:      localTokens{Service: tokens, who: localPrincipal()},
 		Enrolment: localEnrolment{Service: enroll.New(enroll.Config{Store: db, ServerKey: key, Log: log}), where: w, key: key, db: db},
 		Bodies:    edge.NewBodies(func(string) bool { return true }),
+		Serving:   edge.NewServing(func(string) bool { return true }),
 		Store:     db, Blind: true, Version: versionText(), Log: log,
 	})
 	if err != nil {

@@ -24,9 +24,12 @@ var (
 	errElsewhere = errors.New("the record has its end, or another replica has it")
 )
 
+// way is how a call comes to its end: by its response, or an error.
+type way func(*flight) (*protocol.Response, error)
+
 // fly brings a call to its end: way is deliver, or recover for one of an earlier process.
 // Then comes step 8: the outcome, durable; then the answer may go out.
-func (d *Dispatcher) fly(f *flight, way func(*flight) (*protocol.Response, error)) {
+func (d *Dispatcher) fly(f *flight, way way) {
 	defer f.cancel(nil)
 	var resp *protocol.Response
 	var err error
@@ -300,7 +303,7 @@ func (f *flight) exchangeOver() {
 	default:
 		close(f.exchanged)
 	}
-	f.exchange.Body, f.exchange.Sink = nil, nil
+	f.exchange.Body, f.exchange.Sink, f.exchange.Interrupt = nil, nil, nil
 }
 
 // mark makes durable that a queued call is being sent: a server that ends now won't send it

@@ -11,7 +11,6 @@ import (
 
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/protocol/capability"
-	"github.com/drover-fleet/drover/protocol/mux"
 	"github.com/drover-fleet/drover/server/internal/authz"
 	"github.com/drover-fleet/drover/server/internal/fleet"
 	"github.com/drover-fleet/drover/server/internal/limit"
@@ -203,13 +202,11 @@ func (d *Dispatcher) begin(ctx context.Context, who fleet.Principal, req Request
 	}
 	f := newFlight(t, intent)
 	f.instance = got.Instance
-	if f.traced(ctx); req.QueueFor > 0 {
-		f.latest = intent.At.Add(req.QueueFor)
+	way := d.deliver
+	if d.contained(f, func() { f.prepare(ctx, &req, got.PolicyVersion != snap.Version) }) {
+		way = grounded
 	}
-	f.moved = got.PolicyVersion != snap.Version
-	f.exchange = mux.Exchange{Progress: f.news, Body: req.Body, Size: req.BodySize}
-	f.stream(&req)
-	if adopted := d.launch(f); adopted != nil {
+	if adopted := d.launch(f, way); adopted != nil {
 		return adopted, nil, nil
 	}
 	flies = true
@@ -218,7 +215,7 @@ func (d *Dispatcher) begin(ctx context.Context, who fleet.Principal, req Request
 
 // launch sets a call on its way, unless it was adopted already: this replica may have been taken
 // for dead between the commit and now. That one is returned then.
-func (d *Dispatcher) launch(f *flight) (adopted *flight) {
+func (d *Dispatcher) launch(f *flight, way way) (adopted *flight) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if other := d.open[f.id]; other != nil {
@@ -226,7 +223,7 @@ func (d *Dispatcher) launch(f *flight) (adopted *flight) {
 		return other
 	}
 	d.open[f.id] = f
-	go d.fly(f, d.deliver)
+	go d.fly(f, way)
 	return nil
 }
 
@@ -313,7 +310,7 @@ func (d *Dispatcher) await(ctx context.Context, f *flight, req Request) (Result,
 	if !req.CancelOnDone {
 		return f.standing(), context.Cause(ctx)
 	}
-	if !f.leave() {
+	if !f.leave(ctx) {
 		return f.standing(), context.Cause(ctx)
 	}
 	if !req.streams() {
@@ -367,6 +364,7 @@ var (
 	errAsked    = errors.New("cancelled by its caller")
 	errDeadline = errors.New("the time limit passed")
 	errWayGone  = errors.New("the connection that its file went over was lost")
+	errStops    = errors.New("the server stops")
 	errPurged   = errors.New("an administrator purged the agent's queue")
 	errRevoked  = errors.New("the right to it ended: the credential or the agent was revoked, or left its scope")
 )

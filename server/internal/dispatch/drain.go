@@ -20,6 +20,18 @@ func (d *Dispatcher) Drain(ctx context.Context) {
 	}
 	d.log.Warn("calls were still under way at the end; whoever serves this database next, or another replica, asks their agents for them", "calls", d.Open())
 	close(d.gone)
+	d.endDownloads()
+}
+
+// endDownloads ends what can't go on without its client, who may not be reading.
+func (d *Dispatcher) endDownloads() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, f := range d.open {
+		if f.sink != nil {
+			f.cancel(errStops)
+		}
+	}
 }
 
 // Settle waits, after Drain and the end of the tunnels, for what is still being written; what

@@ -26,6 +26,9 @@ func (d *Dispatcher) aside(what string, agent fleet.AgentID, call fleet.CallID, 
 	do()
 }
 
+// grounded is the way of a call that's on record and of whose preparation a step panicked.
+func grounded(f *flight) (*protocol.Response, error) { return nil, f.broken() }
+
 // broken is the end of a call of which a step panicked. Nothing is sent or asked any more: what
 // is known of it here can't be trusted, but for whether it may have been sent.
 func (f *flight) broken() error {

@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -74,6 +75,18 @@ func newFlight(t *target, in fleet.Intent) *flight {
 	return f
 }
 
+// prepare readies the flight for its way, as its request asks. moved tells that the policy moved
+// between the decision and the intent.
+func (f *flight) prepare(ctx context.Context, req *Request, moved bool) {
+	f.traced(ctx)
+	if req.QueueFor > 0 {
+		f.latest = f.created.Add(req.QueueFor)
+	}
+	f.moved = moved
+	f.exchange = mux.Exchange{Progress: f.news, Body: req.Body, Size: req.BodySize}
+	f.stream(req)
+}
+
 // intent is what counted the call in.
 func (f *flight) intent() *fleet.Intent {
 	return &fleet.Intent{CallID: f.id, Principal: f.who, Agent: f.target.agent.ID, QueueUntil: f.until, Frozen: f.target.args}
@@ -94,15 +107,19 @@ func (f *flight) hold() {
 	f.holders++
 }
 
-// leave counts out a caller whose end cancels, and tells whether it was the last one: then
-// the call is cancelled. Who drops out doesn't end what another still waits for.
-func (f *flight) leave() (last bool) {
+// leave counts out a caller whose end, that of ctx, cancels, and tells whether it was the last
+// one: then the call is cancelled. Who drops out doesn't end what another still waits for.
+func (f *flight) leave(ctx context.Context) (last bool) {
+	why := errGone
 	f.mu.Lock()
 	f.holders--
 	last = f.holders == 0
 	f.mu.Unlock()
+	if fe, ok := errors.AsType[*fleet.Error](context.Cause(ctx)); ok && fe.Code == protocol.CodeUnauthenticated {
+		why = errRevoked
+	}
 	if last {
-		f.cancel(errGone)
+		f.cancel(why)
 	}
 	return last
 }

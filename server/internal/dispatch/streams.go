@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"sync/atomic"
 
 	"github.com/go-json-experiment/json"
 
@@ -15,18 +16,26 @@ import (
 // reasonGone tells of a transfer that was cancelled because its client has gone.
 const reasonGone = "client_gone"
 
-// sink is a caller's Sink. It keeps the error by which that failed.
+// sink is a caller's Sink. It keeps the error by which that failed; of one that was interrupted
+// why the call ended, if that's why.
 type sink struct {
-	to  io.Writer
-	err error
+	to          io.Writer
+	call        context.Context
+	interrupted atomic.Bool
+	err         error
 }
 
 // Write implements io.Writer.
 func (s *sink) Write(p []byte) (n int, err error) {
 	err = errSinkBroke
 	defer func() { // also when it panics, which the session catches
-		if err != nil && s.err == nil {
+		if err == nil || s.err != nil {
+			return
+		}
+		if !s.interrupted.Load() {
 			s.err = err
+		} else if cause := context.Cause(s.call); cause != nil {
+			s.err = &fleet.Error{Code: protocol.CodeCancelled, Err: err, Message: cause.Error() + "; the client had not got the whole file"}
 		}
 	}()
 	n, err = s.to.Write(p)
@@ -39,8 +48,11 @@ var errSinkBroke = errors.New("the receiver of the file failed inside")
 func (f *flight) stream(req *Request) {
 	f.check, f.file = req.Check, sendsFile(f.target.def, f.target.args)
 	if req.Sink != nil {
-		f.sink = &sink{to: req.Sink}
+		f.sink = &sink{to: req.Sink, call: f.ctx}
 		f.exchange.Sink = f.sink
+		if req.Interrupt != nil {
+			f.exchange.Interrupt = func() { f.sink.interrupted.Store(true); req.Interrupt() }
+		}
 	}
 }
 

@@ -27,9 +27,9 @@ const (
 // intend records the intent.
 func (d *Dispatcher) intend(ctx context.Context, in fleet.Intent) (store.IntentResult, error) {
 	ctx, span := d.trace.Start(ctx, tracing.Internal, "record intent")
-	defer span.End()
 	got, err := d.db.RecordIntent(ctx, in)
-	failed(span, err)
+	// It's on record: no fault of what shows it may keep it from its end.
+	d.aside("a span", in.Agent, in.CallID, func() { failed(span, err); span.End() })
 	return got, err
 }
 

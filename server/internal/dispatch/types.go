@@ -73,6 +73,8 @@ type Request struct {
 	Body     io.Reader
 	BodySize int64
 	Sink     io.Writer
+	// Interrupt, if not nil, has a Write of Sink that hangs return: mux.Exchange.Interrupt.
+	Interrupt func()
 	// Check, if not nil, judges the end of a call with a Body or a Sink before that's on
 	// record, by what went through them: it's given the result and the error, nil for a success,
 	// and returns the error to record, and to answer. A Sink's own error counts before that. It

@@ -82,7 +82,7 @@ func reading(limit int) http.Handler {
 func TestABodyThatDoesNotArriveIsNotWaitedFor(t *testing.T) {
 	const held = "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{"
 	const chunked = "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n"
-	unauthenticated := UnreadBody(Authenticate(func(*http.Request) (fleet.Principal, error) { return fleet.Principal{}, nil })(fine(t)))
+	unauthenticated := UnreadBody(Authenticate(NewServing(func(string) bool { return true }), func(*http.Request) (fleet.Principal, error) { return fleet.Principal{}, nil })(fine(t)))
 	for _, c := range []struct {
 		name    string
 		h       http.Handler

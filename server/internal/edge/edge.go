@@ -6,16 +6,15 @@ package edge
 import (
 	"context"
 	"crypto/rand"
-	"log/slog"
 	mrand "math/rand/v2"
 	"net/http"
-	"runtime/debug"
 	"strconv"
 	"strings"
 
 	"github.com/go-json-experiment/json"
 
 	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/fault"
 	"github.com/drover-fleet/drover/server/internal/fleet"
 )
 
@@ -38,8 +37,9 @@ func Principal(ctx context.Context) (fleet.Principal, bool) {
 
 // Authenticate lets a request pass with the principal that identify finds for it. An error
 // of identify ends the request: a *fleet.Error with its own status, anything else as a 401.
-// A 401 names the scheme, and error="invalid_token" when a credential was presented.
-func Authenticate(identify func(*http.Request) (fleet.Principal, error)) func(http.Handler) http.Handler {
+// A 401 names the scheme, and error="invalid_token" when a credential was presented. serving
+// ends the request with its credential.
+func Authenticate(serving *Serving, identify func(*http.Request) (fleet.Principal, error)) func(http.Handler) http.Handler {
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			p, err := identify(r)
@@ -54,7 +54,9 @@ func Authenticate(identify func(*http.Request) (fleet.Principal, error)) func(ht
 				WriteError(w, fe)
 				return
 			}
-			next.ServeHTTP(w, r.WithContext(WithPrincipal(r.Context(), p)))
+			ctx, done := serving.Begin(WithPrincipal(r.Context(), p), w, p.ID, nil)
+			defer done()
+			next.ServeHTTP(w, r.WithContext(ctx))
 		})
 	}
 }
@@ -106,9 +108,9 @@ func SecurityHeaders(next http.Handler) http.Handler {
 	})
 }
 
-// Recover turns a panic of a handler into an internal error with the request's id, and logs
-// it with its stack. http.ErrAbortHandler passes, as it must.
-func Recover(log *slog.Logger) func(http.Handler) http.Handler {
+// Recover turns a panic of a handler into an internal error with the request's id, and tells
+// of it, with that id. http.ErrAbortHandler passes, as it must.
+func Recover(tell func(p *fault.Panic, requestID string, r *http.Request)) func(http.Handler) http.Handler {
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			defer func() {
@@ -120,7 +122,7 @@ func Recover(log *slog.Logger) func(http.Handler) http.Handler {
 					panic(v)
 				}
 				id := w.Header().Get(RequestIDHeader)
-				log.Error("a handler panicked", "panic", v, "request_id", id, "method", r.Method, "path", r.URL.Path, "stack", string(debug.Stack()))
+				tell(fault.Of(v), id, r)
 				// If the answer has begun this only ends up in the log of net/http.
 				WriteError(w, fleet.Errorf(protocol.CodeInternal, "Drover failed inside; the server's log has the cause under request %s", id))
 			}()

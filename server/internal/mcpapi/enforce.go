@@ -1,20 +1,12 @@
 package mcpapi
 
-// Enforce revokes every principal that is open here and no longer alive, and brings the
-// tool lists of the others' sessions up to date.
+// Enforce ends the sessions of principals that aren't alive any more, and brings the tool lists
+// of the others' up to date. Requests and streams are edge.Serving's to end, calls under way
+// dispatch's.
 func (a *API) Enforce(alive func(principal string) bool) {
-	held := map[string]bool{}
 	for _, s := range a.servers.all() {
-		held[s.principal] = true
-	}
-	a.mu.Lock()
-	for principal := range a.open {
-		held[principal] = true
-	}
-	a.mu.Unlock()
-	for principal := range held {
-		if !alive(principal) {
-			a.Revoke(principal)
+		if !alive(s.principal) {
+			a.servers.drop(s.principal)
 		}
 	}
 	a.Refresh()

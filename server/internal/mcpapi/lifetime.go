@@ -5,13 +5,13 @@ import (
 	"errors"
 	"net/http"
 
+	"github.com/drover-fleet/drover/server/internal/edge"
 	"github.com/drover-fleet/drover/server/internal/fleet"
 )
 
 // Causes that end a request early; dispatch passes their texts on.
 var (
 	errClientCancelled = errors.New("the client cancelled the call")
-	errRevoked         = errors.New("the credential was revoked")
 	errReplaced        = errors.New("a newer GET stream replaced this one")
 	errClosing         = errors.New("the server is shutting down")
 )
@@ -28,9 +28,9 @@ type request struct {
 	stands bool // a stream that ends only when somebody ends it
 }
 
-// track counts a request in under its principal, so that Revoke can end it.
-func (a *API) track(ctx context.Context, principal string) (_ context.Context, req *request, end func()) {
-	ctx, cancel := context.WithCancelCause(ctx)
+// track counts a request in under its principal.
+func (a *API) track(ctx context.Context, w http.ResponseWriter, principal string) (_ context.Context, req *request, end func()) {
+	ctx, cancel, done := edge.Ending(ctx, w)
 	req = &request{cancel: cancel}
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -44,7 +44,7 @@ func (a *API) track(ctx context.Context, principal string) (_ context.Context, r
 	}
 	of[req] = struct{}{}
 	return ctx, req, func() {
-		cancel(nil)
+		done()
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		delete(of, req)
@@ -81,8 +81,8 @@ func (a *API) stand(principal string, req *request) error {
 // the SDK would answer 409 to a client that comes back before its old connection is known
 // to be dead. That one no longer counts among those that stand: stand comes after. Sessions of
 // other principals aren't touched. req is the request that r belongs to.
-func (a *API) takeOver(r *http.Request, principal string, req *request) (leave func()) {
-	ctx, cancel := context.WithCancelCause(r.Context())
+func (a *API) takeOver(w http.ResponseWriter, r *http.Request, principal string, req *request) (leave func()) {
+	ctx, cancel, done := edge.Ending(r.Context(), w)
 	*r = *r.WithContext(ctx)
 	key := principal + "\x00" + r.Header.Get(sessionHeader)
 	me := &standing{stop: cancel, gone: make(chan struct{})}
@@ -98,7 +98,7 @@ func (a *API) takeOver(r *http.Request, principal string, req *request) (leave f
 		}
 	}
 	return func() {
-		cancel(nil)
+		done()
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		req.stands = false
@@ -107,17 +107,6 @@ func (a *API) takeOver(r *http.Request, principal string, req *request) (leave f
 			delete(a.gets, key)
 		}
 	}
-}
-
-// Revoke ends everything of a principal that is open here: its streams, its requests and
-// its sessions. Calls under way are dispatch's to end.
-func (a *API) Revoke(principal string) {
-	a.mu.Lock()
-	for req := range a.open[principal] {
-		req.cancel(errRevoked)
-	}
-	a.mu.Unlock()
-	a.servers.drop(principal)
 }
 
 // Refresh brings the tool lists of open sessions up to date and tells their clients; call

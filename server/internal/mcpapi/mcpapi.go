@@ -148,7 +148,7 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		edge.WriteError(w, fleet.Errorf(protocol.CodeUnauthenticated, "a credential is needed"))
 		return
 	}
-	ctx, req, end := a.track(r.Context(), who.ID)
+	ctx, req, end := a.track(r.Context(), w, who.ID)
 	defer end()
 	r = r.WithContext(ctx)
 	var msgs []message
@@ -171,7 +171,7 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if stateful {
 		next = a.withSessions
 		if r.Method == http.MethodGet {
-			leave := a.takeOver(r, who.ID, req)
+			leave := a.takeOver(w, r, who.ID, req)
 			defer leave()
 		}
 	}

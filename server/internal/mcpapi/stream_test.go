@@ -170,7 +170,7 @@ func TestCallContext(t *testing.T) {
 		want   bool
 	}{
 		{"modern, closed", true, nil, true},
-		{"modern, revoked", true, errRevoked, true},
+		{"modern, revoked", true, errReplaced, true},
 		{"older, cancelled", false, nil, true},
 		{"older, session ended", false, broken, false},
 	} {
@@ -206,7 +206,7 @@ func TestANewGETReplacesTheOld(t *testing.T) {
 		open := func(principal string) (*http.Request, func()) {
 			r := httptest.NewRequest(http.MethodGet, "/mcp", nil).WithContext(t.Context())
 			r.Header.Set(sessionHeader, "s")
-			return r, a.takeOver(r, principal, old)
+			return r, a.takeOver(httptest.NewRecorder(), r, principal, old)
 		}
 		first, leave := open("pat:1")
 		other, leaveOther := open("pat:2")

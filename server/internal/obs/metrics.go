@@ -59,8 +59,8 @@ func NewMetrics(version string) *Metrics {
 	m.resumes = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "drover_resumes_total", Help: "Calls that were cut or taken over and asked for, by what came of it."}, []string{"result"})
 	m.panics = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "drover_panics_total", Help: "Faults inside that were kept to one call or one connection, by where; the log has their stacks. Any is worth a report."}, []string{"where"})
-	for _, w := range []Where{InCall, InTunnel, InPipe} {
+		Name: "drover_panics_total", Help: "Faults inside that were kept to one call, one request or one connection, by where; the log has their stacks. Any is worth a report."}, []string{"where"})
+	for _, w := range []Where{InCall, InRequest, InTunnel, InPipe} {
 		m.panics.WithLabelValues(string(w))
 	}
 	for _, route := range []string{"local", "remote"} {
@@ -146,9 +146,10 @@ type Where string
 
 // Where panics are caught.
 const (
-	InCall   Where = "call"   // one call, or what is done beside it
-	InTunnel Where = "tunnel" // one agent's connection
-	InPipe   Where = "pipe"   // one pipe to another replica, or one message
+	InCall    Where = "call"    // one call, or what is done beside it
+	InRequest Where = "request" // one HTTP request
+	InTunnel  Where = "tunnel"  // one agent's connection
+	InPipe    Where = "pipe"    // one pipe to another replica, or one message
 )
 
 // Caught tells of a panic that was caught: in the log, with its stack, and in a count. A nil

@@ -71,6 +71,8 @@ type Config struct {
 	Fenced func() bool
 	// Bodies reads what clients send.
 	Bodies *edge.Bodies
+	// Serving ends requests with their credentials.
+	Serving *edge.Serving
 	// Metrics serves /metrics once access is decided; nil: there's no such page.
 	Metrics http.Handler
 	// Sessions are the page's; nil: nobody signs in here.

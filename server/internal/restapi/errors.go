@@ -187,7 +187,12 @@ func (a *API) guard(op operation) func(huma.Context, func(huma.Context)) {
 				a.refuse(w, r, op, who, fleet.AsError(err))
 				return
 			}
-			ans.who, ans.ctx = who, edge.WithPrincipal(r.Context(), who)
+			ctx, served := a.begin(w, r, who)
+			defer served()
+			if ans.who, ans.ctx = who, ctx; r.Method != http.MethodGet {
+				// What changes something isn't left half done: it has its answer, if that's read.
+				ans.ctx = context.WithoutCancel(ctx)
+			}
 		}
 		// The library would read it too, but leave its deadline on the connection and take a
 		// client's broken one for a failure of its own.

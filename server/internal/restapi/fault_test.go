@@ -3,6 +3,7 @@ package restapi
 import (
 	"context"
 	"fmt"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"testing"
@@ -88,6 +89,42 @@ func TestAFaultInACallIsThatCallsAlone(t *testing.T) {
 	}
 	if n := w.calls.Open(); n != 0 {
 		t.Errorf("%d calls are still open", n)
+	}
+}
+
+// spoiled is a context whose values can't be had while a call that's on record is prepared.
+type spoiled struct{ context.Context }
+
+// Value implements context.Context.
+func (c spoiled) Value(key any) any {
+	if strings.Contains(string(debug.Stack()), "(*flight).prepare") {
+		panic("boom")
+	}
+	return c.Context.Value(key)
+}
+
+// A fault between a call's intent and its way ends the call as one that wasn't started, on record
+// too, and nothing is held for it.
+func TestAFaultBetweenIntentAndWay(t *testing.T) {
+	w := newWorld(t, nil)
+	w.agent("web-01", nil)
+	who, err := w.tokens.Token(w.pat("p", false, everyAgent, everyTool))
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := w.calls.Call(spoiled{t.Context()}, who, dispatch.Request{Tool: "shell_exec", Agent: jsontext.Value(`"web-01"`), Args: jsontext.Value(`{"command":"true"}`), Edge: "rest"})
+	if err != nil || res.State != fleet.NotStarted || res.Err == nil || res.Err.Reason != "server_fault" {
+		t.Fatalf("%v %+v %v", res.State, res.Err, err)
+	}
+	shown, err := w.calls.Result(t.Context(), who, res.CallID, 0)
+	if err != nil || shown.State != res.State || shown.Err == nil || *shown.Err != *res.Err {
+		t.Errorf("on record: %+v %v", shown, err)
+	}
+	if n := w.hosts.executed(); n != 0 || w.calls.Open() != 0 {
+		t.Errorf("%d requests were sent, %d calls are open", n, w.calls.Open())
+	}
+	if n := w.said.with("a fault inside", string(res.CallID), "fault_test.go"); n != 1 {
+		t.Errorf("the log tells of it in %d lines", n)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/hex"
+	"errors"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -71,7 +72,9 @@ func (a *API) fileHandler(id string, serve func(*fileRequest) error, query ...st
 			a.refuse(w, r, op, who, fleet.AsError(err))
 			return
 		}
-		f := &fileRequest{api: a, w: w, r: r, who: who, named: make(chan struct{})}
+		ctx, served := a.begin(w, r, who)
+		defer served()
+		f := &fileRequest{api: a, w: w, r: r.WithContext(ctx), who: who, named: make(chan struct{})}
 		if err := f.check(query); err != nil {
 			a.refuse(w, r, op, who, fleet.AsError(err))
 			return
@@ -153,9 +156,11 @@ func (f *fileRequest) call(tool string, args any, req dispatch.Request) (dispatc
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(f.r.Context()))
 	defer cancel(nil)
 	defer context.AfterFunc(f.r.Context(), func() {
-		if f.body == nil || !f.body.Late() {
-			f.gone.Store(true)
-			cancel(context.Cause(f.r.Context()))
+		cause := context.Cause(f.r.Context())
+		_, ended := errors.AsType[*fleet.Error](cause) // its right to it, as edge.Serving says
+		if ended || f.body == nil || !f.body.Late() {
+			f.gone.Store(!ended)
+			cancel(cause)
 		}
 	})()
 	return f.api.Dispatch.Call(ctx, f.who, req)

@@ -23,6 +23,7 @@ import (
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/protocol/capability"
 	"github.com/drover-fleet/drover/server/internal/dispatch"
+	"github.com/drover-fleet/drover/server/internal/edge"
 	"github.com/drover-fleet/drover/server/internal/fleet"
 	"github.com/drover-fleet/drover/server/internal/restapi/transfer"
 )
@@ -43,7 +44,7 @@ func (f *fileRequest) get() error {
 		s.asked = &args
 	}
 	s.none = args.Head
-	res, err := f.call(capability.FSDownload.Name, args, dispatch.Request{Sink: s, Check: s.check})
+	res, err := f.call(capability.FSDownload.Name, args, dispatch.Request{Sink: s, Interrupt: func() { edge.Cut(f.w) }, Check: s.check})
 	if err == nil {
 		err = failure(res)
 	}

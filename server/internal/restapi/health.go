@@ -68,6 +68,8 @@ func (a *API) metrics(w http.ResponseWriter, r *http.Request) {
 			edge.WriteError(w, fe)
 			return
 		}
+		_, served := a.begin(w, r, who)
+		defer served()
 	}
 	a.Metrics.ServeHTTP(w, r)
 }

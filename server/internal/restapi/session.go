@@ -1,6 +1,7 @@
 package restapi
 
 import (
+	"context"
 	"net/http"
 	"net/url"
 	"strings"
@@ -42,6 +43,15 @@ func (a *API) Identify(r *http.Request) (fleet.Principal, error) {
 		return fleet.Principal{}, unauthenticated("the session has ended; enter the token again")
 	}
 	return a.PATs.ByPAT(pat)
+}
+
+// begin counts in a request of who's, until its credential ends: see edge.Serving.
+func (a *API) begin(w http.ResponseWriter, r *http.Request, who fleet.Principal) (_ context.Context, done func()) {
+	var session func() bool
+	if c, err := r.Cookie(cookieName); err == nil && len(r.Header.Values("Authorization")) == 0 {
+		session = func() bool { _, ok := a.Sessions.Find(c.Value, time.Now()); return ok }
+	}
+	return a.Serving.Begin(edge.WithPrincipal(r.Context(), who), w, who.ID, session)
 }
 
 func unauthenticated(msg string) *fleet.Error {

@@ -165,7 +165,7 @@ func newWorld(t *testing.T, change func(*Config)) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := Config{Dispatch: d, PATs: w.tokens, Sessions: sessions, Enrolment: w.enrol, Store: db, Bodies: edge.NewBodies(w.tokens.Alive), Version: "test", Log: log}
+	c := Config{Dispatch: d, PATs: w.tokens, Sessions: sessions, Enrolment: w.enrol, Store: db, Bodies: edge.NewBodies(w.tokens.Alive), Serving: edge.NewServing(w.tokens.Alive), Version: "test", Log: log}
 	if change != nil {
 		change(&c)
 	}
