@@ -3,16 +3,13 @@
 package cluster
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"os"
 	"slices"
-	"sync"
 	"testing"
 	"time"
 
-	"github.com/drover-fleet/drover/tests/bench/swarm"
 	"github.com/drover-fleet/drover/tests/harness"
 )
 
@@ -22,14 +19,7 @@ func TestAReplicaOfManyIsKilled(t *testing.T) {
 	r := newRigOf(t, 2, 4) // each agent takes two of a worker's files
 	start := time.Now()
 	t.Logf("empty: %s and %s", memory(t, r.replicas[0]), memory(t, r.replicas[1]))
-	sims, err := swarm.Enrol(t.Context(), swarm.Config{URL: r.URL, Token: r.Admin, Agents: many})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(context.Background())
-	var running sync.WaitGroup
-	running.Go(func() { sims.Run(ctx) })
-	defer func() { stop(); running.Wait() }()
+	sims := r.simulate(many, nil)
 	t.Logf("%d agents are enrolled after %s", many, time.Since(start).Round(time.Second))
 	harness.Eventually(t, 3*time.Minute, "all agents", func() bool { return sims.Online() == many })
 	last := r.replicas[1]

@@ -4,14 +4,11 @@ package cluster
 
 import (
 	"bytes"
-	"context"
 	"net/http"
 	"os"
-	"sync"
 	"testing"
 	"time"
 
-	"github.com/drover-fleet/drover/tests/bench/swarm"
 	"github.com/drover-fleet/drover/tests/harness"
 )
 
@@ -26,14 +23,7 @@ const back = 10 * time.Second
 func TestAgentsFindTheirWay(t *testing.T) {
 	const agents = 30
 	r := newRig(t, 3)
-	sims, err := swarm.Enrol(t.Context(), swarm.Config{URL: r.URL, Token: r.Admin, Agents: agents})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(context.Background())
-	var running sync.WaitGroup
-	running.Go(func() { sims.Run(ctx) })
-	defer func() { stop(); running.Wait() }()
+	sims := r.simulate(agents, nil)
 	harness.Eventually(t, 30*time.Second, "all agents", func() bool { return sims.Online() == agents })
 
 	elsewhere := func(away int) (n int) {

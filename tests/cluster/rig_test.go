@@ -6,6 +6,7 @@ package cluster
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -13,9 +14,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/drover-fleet/drover/tests/bench/swarm"
 	"github.com/drover-fleet/drover/tests/harness"
 	"github.com/drover-fleet/drover/tests/testenv"
 )
@@ -33,6 +36,21 @@ type rig struct {
 func newRig(t *testing.T, n int) *rig {
 	t.Helper()
 	return newRigOf(t, n, 1)
+}
+
+// simulate enrols so many agents and runs them until the test ends; host makes what answers
+// their calls, nil as the simulator does by itself. They may not be online yet.
+func (r *rig) simulate(n int, host func(id string) swarm.Host) *swarm.Swarm {
+	r.T.Helper()
+	sims, err := swarm.Enrol(r.T.Context(), swarm.Config{URL: r.URL, Token: r.Admin, Agents: n, Host: host})
+	if err != nil {
+		r.T.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { sims.Run(ctx) })
+	r.T.Cleanup(func() { stop(); running.Wait() })
+	return sims
 }
 
 // newRigOf is newRig with a number of nginx's workers: each gives its requests to the replicas

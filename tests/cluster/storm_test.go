@@ -7,11 +7,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"sync"
 	"testing"
 	"time"
 
-	"github.com/drover-fleet/drover/tests/bench/swarm"
 	"github.com/drover-fleet/drover/tests/harness"
 )
 
@@ -32,14 +30,7 @@ func newLoad(t *testing.T, r *rig, simulated int) *load {
 	for i := range simulated {
 		l.agents = append(l.agents, fmt.Sprintf("sim-%05d", i))
 	}
-	sims, err := swarm.Enrol(t.Context(), swarm.Config{URL: r.URL, Token: r.Admin, Agents: simulated, Host: l.simulate})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(context.Background())
-	var running sync.WaitGroup
-	running.Go(func() { sims.Run(ctx) })
-	t.Cleanup(func() { stop(); running.Wait() })
+	sims := r.simulate(simulated, l.simulate)
 	harness.Eventually(t, time.Minute, "all simulated agents", func() bool { return sims.Online() == simulated })
 	return l
 }
