@@ -65,10 +65,42 @@ const bufferSize = 1 << 10
 func (h *hijacked) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	c, rw, err := http.NewResponseController(h.ResponseWriter).Hijack()
 	h.raw = c
-	if err != nil || rw.Reader.Buffered() > 0 { // what was read ahead stays where it is
+	if err != nil {
 		return c, rw, err
 	}
+	c = cutConn{c}
+	if rw.Reader.Buffered() > 0 { // what was read ahead stays where it is; the library puts c behind it
+		return c, rw, nil
+	}
 	return c, bufio.NewReadWriter(bufio.NewReaderSize(c, bufferSize), bufio.NewWriterSize(c, bufferSize)), nil
+}
+
+// cut is the error of a read of bytes, whose end is always unexpected: the library says io.EOF
+// at the end of a message, but also within one where the bytes end before a frame of it or
+// right behind a frame's header.
+func cut(err error) error {
+	if err == io.EOF {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// cutConn is a connection accepted, whose end is an error.
+type cutConn struct{ net.Conn }
+
+// Read implements io.Reader.
+func (c cutConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	return n, cut(err)
+}
+
+// cutBody is a connection dialled, whose end is an error.
+type cutBody struct{ io.ReadWriteCloser }
+
+// Read implements io.Reader.
+func (b cutBody) Read(p []byte) (int, error) {
+	n, err := b.ReadWriteCloser.Read(p)
+	return n, cut(err)
 }
 
 // upgraded remembers the connection of a response that switched protocols.
@@ -82,6 +114,9 @@ func (u *upgraded) RoundTrip(r *http.Request) (*http.Response, error) {
 	resp, err := u.next.RoundTrip(r)
 	if err == nil {
 		u.raw = resp.Body
+		if rw, ok := resp.Body.(io.ReadWriteCloser); ok && resp.StatusCode == http.StatusSwitchingProtocols {
+			resp.Body = cutBody{rw}
+		}
 	}
 	return resp, err
 }
