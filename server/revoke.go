@@ -10,9 +10,12 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/fault"
 	"github.com/drover-fleet/drover/server/internal/authn"
 	"github.com/drover-fleet/drover/server/internal/dispatch"
 	"github.com/drover-fleet/drover/server/internal/fleet"
+	"github.com/drover-fleet/drover/server/internal/obs"
+	"github.com/drover-fleet/drover/server/internal/presence"
 	"github.com/drover-fleet/drover/server/internal/store"
 )
 
@@ -85,5 +88,58 @@ func (s *Server) stopJobsOf(ctx context.Context, o store.JobOwner, try int) {
 	case !res.State.Final(), res.State == fleet.Succeeded:
 		s.log.Info("the jobs of a revoked credential are stopped", "agent", o.Agent, "principal", o.Principal, "state", res.State)
 		s.jobs.done(o)
+	}
+}
+
+const (
+	// retireTime is how long a retired agent's calls have to be ended on its host before its
+	// tunnel is closed: with the tunnel goes the way to tell that they're dead.
+	retireTime = protocol.CancelGrace + 2*time.Second
+	// heedTime is how long the other replicas have to cancel theirs. They see the policy move
+	// within a second; one that stands still must not keep a command running.
+	heedTime = 3 * time.Second
+	// retireLook is how often it's looked whether all have ended.
+	retireLook = 20 * time.Millisecond
+)
+
+// retire cancels the calls of an agent that the policy no longer has, and closes its tunnel once
+// they have ended, those of other replicas over it, too. No new call reaches it meanwhile but
+// from a replica that hasn't seen the policy move: it ends like the others.
+func (s *Server) retire(e presence.Entry, code int, reason string) {
+	if _, already := s.retiring.LoadOrStore(e.Session, true); already {
+		return
+	}
+	go func() {
+		defer s.retiring.Delete(e.Session)
+		defer fault.Catch(func(p *fault.Panic) {
+			s.metrics.Caught(s.log, obs.InTunnel, p, "agent", string(e.Agent))
+			e.Session.Close(code, reason) // what was to end ends with it
+		})
+		s.dispatch.Enforce()
+		s.untilEnded(e)
+		e.Session.Close(code, reason)
+	}()
+}
+
+// untilEnded waits until no call is under way on a retired agent's tunnel, or its time is over.
+func (s *Server) untilEnded(e presence.Entry) {
+	late := time.NewTimer(retireTime)
+	defer late.Stop()
+	heed := time.NewTimer(heedTime)
+	defer heed.Stop()
+	look := time.NewTicker(retireLook)
+	defer look.Stop()
+	heard := false
+	for e.Session.Alive() && (e.Calls() > 0 || !s.dispatch.Ended(e.Agent)) {
+		if heard && e.Going() > 0 {
+			return
+		}
+		select {
+		case <-look.C:
+		case <-heed.C:
+			heard = true
+		case <-late.C:
+			return
+		}
 	}
 }

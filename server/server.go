@@ -19,7 +19,6 @@ import (
 	"time"
 
 	"github.com/drover-fleet/drover/protocol"
-	"github.com/drover-fleet/drover/protocol/fault"
 	"github.com/drover-fleet/drover/server/internal/authn"
 	"github.com/drover-fleet/drover/server/internal/cluster"
 	"github.com/drover-fleet/drover/server/internal/dispatch"
@@ -175,30 +174,6 @@ func (s *Server) closeAgent(id fleet.AgentID, code int, reason string) {
 		s.retire(e, code, reason)
 	}
 	s.dispatch.Enforce()
-}
-
-// retireTime is how long a retired agent's calls have to be ended on its host before its
-// tunnel is closed: with the tunnel goes the way to tell that they're dead.
-const retireTime = protocol.CancelGrace + 2*time.Second
-
-// retire cancels the calls of an agent that the policy no longer has, and closes its tunnel
-// once they have ended. No new call reaches it meanwhile: none is admitted for it.
-func (s *Server) retire(e presence.Entry, code int, reason string) {
-	if _, already := s.retiring.LoadOrStore(e.Session, true); already {
-		return
-	}
-	go func() {
-		defer s.retiring.Delete(e.Session)
-		defer fault.Catch(func(p *fault.Panic) {
-			s.metrics.Caught(s.log, obs.InTunnel, p, "agent", string(e.Agent))
-			e.Session.Close(code, reason) // what was to end ends with it
-		})
-		s.dispatch.Enforce()
-		ctx, cancel := context.WithTimeout(context.Background(), retireTime)
-		defer cancel()
-		s.dispatch.Ended(ctx, e.Agent)
-		e.Session.Close(code, reason)
-	}()
 }
 
 // URL is where this server listens, as http://HOST:PORT.

@@ -31,6 +31,7 @@ type call struct {
 	seq      int64
 	wanted   bool
 	resumed  bool // it was sent over an earlier connection
+	ending   bool // its cancel was sent
 	file     *inFile
 	arrived  chan *inFile // hands file to who takes it; nil: nobody does
 }
@@ -39,6 +40,27 @@ func (c *calls) len() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.open)
+}
+
+// going counts those whose end wasn't asked for.
+func (c *calls) going() (n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, w := range c.open {
+		if !w.ending {
+			n++
+		}
+	}
+	return n
+}
+
+// end notes that a call's end is asked for.
+func (c *calls) end(id string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if w := c.open[id]; w != nil {
+		w.ending = true
+	}
 }
 
 func (c *calls) add(id string, progress, resumed bool) (*call, bool) {
@@ -244,6 +266,7 @@ func (s *Session) prepare(ctx context.Context, req *protocol.Request, progress b
 }
 
 func (s *Session) cancelCall(ctx context.Context, id string) {
+	s.calls.end(id)
 	reason := text.Line(context.Cause(ctx).Error(), protocol.MaxLine)
 	s.force(&protocol.Cancel{Type: protocol.TypeCancel, ID: id, Reason: reason})
 }

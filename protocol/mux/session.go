@@ -134,6 +134,9 @@ func (s *Session) Stats() Stats {
 // Open tells how many calls wait for their response, or are being handled.
 func (s *Session) Open() int { return s.calls.len() + s.work.len() }
 
+// Going tells how many calls wait for their response and weren't cancelled.
+func (s *Session) Going() int { return s.calls.going() }
+
 // Close ends the session with a code and a reason for the peer (at most 120 bytes); open
 // calls end with ErrCut. Code 0 says nothing and doesn't wait.
 func (s *Session) Close(code int, reason string) {

@@ -64,25 +64,14 @@ func (d *Dispatcher) Open() int {
 	return len(d.open)
 }
 
-// Ended waits until no call is under way on the agent, at most until ctx ends.
-func (d *Dispatcher) Ended(ctx context.Context, agent fleet.AgentID) {
-	for _, f := range d.under(agent) {
-		select {
-		case <-f.done:
-		case <-ctx.Done():
-			return
-		}
-	}
-}
-
-// under lists the calls that are under way on an agent.
-func (d *Dispatcher) under(agent fleet.AgentID) (open []*flight) {
+// Ended tells that no call is under way on the agent from here.
+func (d *Dispatcher) Ended(agent fleet.AgentID) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, f := range d.open {
 		if f.target.agent.ID == agent && !f.waits() {
-			open = append(open, f)
+			return false
 		}
 	}
-	return open
+	return true
 }

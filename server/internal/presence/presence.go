@@ -36,6 +36,7 @@ type Entry struct {
 	Since      time.Time
 	Session    Session
 	Calls      func() int // counts those that wait for their response
+	Going      func() int // and of them those whose end wasn't asked for
 
 	ready bool // calls may go there
 }

@@ -240,7 +240,7 @@ func (s *Server) welcome(ctx context.Context, conn *wsconn.Conn, h *greeting) (*
 	s.prepare(p, conn)
 	// Calls that come from here on wait in the session until the welcome is out.
 	_, ok := s.cfg.Presence.Register(presence.Entry{Agent: h.id, Generation: h.hello.Generation, Epoch: epoch,
-		Instance: h.hello.Instance, Since: time.Now(), Session: p.session, Calls: p.session.Open})
+		Instance: h.hello.Instance, Since: time.Now(), Session: p.session, Calls: p.session.Open, Going: p.session.Going})
 	if !ok {
 		p.session.Close(protocol.CloseGoingAway, "the server is stopping")
 		return nil, errors.New("the server is stopping")
