@@ -11,16 +11,36 @@ import (
 
 // copies is web-01's row, asked by two replicas in turns, and again after each was closed.
 type copies struct {
-	t    *testing.T
-	cfg  store.Config
-	db   *store.DB
-	last int64 // the epoch that was given last
+	t          *testing.T
+	cfg        store.Config
+	db, before *store.DB // the replica that asked last, and the one before it
+	last       int64     // the epoch that was given last
+}
+
+// restart ends the older of the two replicas and starts another: more at once would need many
+// of the database's connections.
+func (c *copies) restart() {
+	c.t.Helper()
+	if c.before != nil {
+		check(c.t, c.before.Close())
+	}
+	db, err := store.Open(context.Background(), c.cfg)
+	check(c.t, err)
+	c.before, c.db = c.db, db
+}
+
+func (c *copies) close() {
+	for _, db := range []*store.DB{c.before, c.db} {
+		if db != nil {
+			check(c.t, db.Close())
+		}
+	}
 }
 
 // claim expects a verdict.
 func (c *copies) claim(instance string, last int64, beside bool, want fleet.Verdict) int64 {
 	c.t.Helper()
-	c.db = open(c.t, c.cfg) // what decides is in the database
+	c.restart() // what decides is in the database
 	epoch, verdict, err := c.db.NextEpoch(context.Background(), fleet.Claim{Agent: "web-01", Generation: 1, Instance: instance, LastEpoch: last, Beside: beside})
 	check(c.t, err)
 	in := want == fleet.Admitted || want == fleet.Reclaimed
@@ -80,6 +100,7 @@ func testEarlier(t *testing.T, db *store.DB) {
 func testCopies(t *testing.T, cfg store.Config) {
 	addAgent(t, open(t, cfg), "web-01")
 	c := &copies{t: t, cfg: cfg}
+	t.Cleanup(c.close)
 	e1 := c.claim("first", 0, false, fleet.Admitted)
 	c.ack(e1)
 	c.claim("first", e1, true, fleet.Admitted) // the same process is no copy of itself
