@@ -18,7 +18,8 @@ const patience = 30 * time.Second
 // abreast is how many of the tests that are parallel run at once: they wait for longer than they
 // compute. Two replicas each take up to 36 of the 100 connections that Postgres has by default,
 // and other packages' tests take theirs. Tests that measure memory or goroutines, load the
-// machine, write programs to be run or allow little time aren't parallel.
+// machine, write programs to be run or allow little time aren't parallel. Those that are say so
+// in their first line: make test runs them beside other packages, by their names.
 const abreast = "2"
 
 func TestMain(m *testing.M) {

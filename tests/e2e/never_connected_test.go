@@ -14,6 +14,7 @@ import (
 // Until then it's offline, by REST, MCP and the command line; what is queued for it is judged
 // when it's there, also by a later process of the server: what it doesn't offer isn't sent.
 func TestAnAgentThatNeverConnected(t *testing.T) {
+	t.Parallel()
 	for _, engine := range harness.Engines() {
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()

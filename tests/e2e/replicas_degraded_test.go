@@ -205,6 +205,7 @@ func TestPostgresGoneForAll(t *testing.T) {
 // that holds the tunnel. Each call runs once, and has its whole result.
 // (What is asked of a replica that is stopped: TestAStoppedReplicaStartsNothingLate.)
 func TestAReplicaStopsInEveryPhase(t *testing.T) {
+	t.Parallel()
 	for _, who := range []string{"holder", "caller"} {
 		t.Run(who, func(t *testing.T) {
 			t.Parallel()

@@ -132,6 +132,7 @@ func ready(d *harness.Deployment) error {
 // refused, whichever that is: while no agent is enrolled, because the first serves, and then also
 // when that one has stopped. The way to give a key up needs the database for itself.
 func TestAReplicaWithAnotherKey(t *testing.T) {
+	t.Parallel()
 	for _, second := range []string{"while it serves", "after its end"} {
 		t.Run(second, func(t *testing.T) {
 			t.Parallel()
