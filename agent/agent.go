@@ -90,6 +90,11 @@ func (a *Agent) enrolment(token string) (identity.Enrolment, error) {
 // Run enrols if that's still to be done and then serves until ctx ends; it returns nil
 // then. Calls that run at that moment are ended first, and the server told so.
 func (a *Agent) Run(ctx context.Context) error {
+	files, err := guard.NewFiles(a.cfg.Roots) // before a token is spent
+	if err != nil {
+		return err
+	}
+	defer files.Close()
 	id, err := a.identity(ctx)
 	if err != nil {
 		return err
@@ -100,11 +105,6 @@ func (a *Agent) Run(ctx context.Context) error {
 		return err
 	}
 	defer release()
-	files, err := guard.NewFiles(a.cfg.Roots)
-	if err != nil {
-		return err
-	}
-	defer files.Close()
 	if err := files.Hide(a.cfg.State); err != nil {
 		return err
 	}
@@ -200,7 +200,11 @@ func (a *Agent) identity(ctx context.Context) (*identity.Identity, error) {
 		}
 		return id, nil
 	}
-	if !errors.Is(err, identity.ErrNotEnrolled) {
+	switch {
+	case errors.Is(err, identity.ErrNotEnrolled):
+	case a.cfg.tokenGiven():
+		return nil, fmt.Errorf("%w; the token wasn't used", err)
+	default:
 		return nil, err
 	}
 	token, err := a.cfg.token()
@@ -222,7 +226,7 @@ func (a *Agent) identity(ctx context.Context) (*identity.Identity, error) {
 // spent and its file removed: nothing depends on them any more. If it's another one than this
 // enrolment's, somebody may wait for what it doesn't do here.
 func (a *Agent) leftToken(id *identity.Identity) {
-	if a.cfg.Token == "" && a.cfg.TokenFile == "" {
+	if !a.cfg.tokenGiven() {
 		return
 	}
 	text, _ := a.cfg.token()

@@ -50,11 +50,18 @@ func (c *Config) Check() error {
 	if c.Token != "" && c.TokenFile != "" {
 		return errors.New("give --token or --token-file, not both")
 	}
+	for _, root := range c.Roots {
+		if !filepath.IsAbs(root) {
+			return fmt.Errorf("--root %q must be an absolute path", root)
+		}
+	}
 	if c.Server == "" {
 		return nil
 	}
 	return identity.CheckURL(c.Server, c.Plaintext)
 }
+
+func (c *Config) tokenGiven() bool { return c.Token != "" || c.TokenFile != "" }
 
 // token reads the enrolment token; "" when none was given.
 func (c *Config) token() (string, error) {

@@ -45,7 +45,7 @@ func TestTheLineForATokenOnPostgres(t *testing.T) {
 				t.Errorf("%s: %v\n%s", me.Line, err, out)
 			}
 			out, err := paste("web-02", "DROVER_DATABASE_URL="+database.String())
-			if err != nil || !strings.Contains(out, "--server "+d.URL+" ") {
+			if err != nil || !strings.Contains(out, "--server "+d.URL+"\n") {
 				t.Fatalf("%s: %v\n%s", me.Line, err, out)
 			}
 			token := out[strings.LastIndex(strings.TrimSpace(out), "\n")+1:]

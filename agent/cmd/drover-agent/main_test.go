@@ -5,18 +5,23 @@ package main_test
 import (
 	"crypto/rand"
 	"encoding/json"
+	"errors"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/tests/testenv"
 )
 
 // binary builds the agent as a release is.
@@ -146,6 +151,61 @@ func TestWhatCannotWorkSaysSo(t *testing.T) {
 		if code := cmd.ProcessState.ExitCode(); code != wrong {
 			t.Errorf("%v exits with %d, want %d", args, code, wrong)
 		}
+	}
+}
+
+// TestWhatThisUserCannotUseSpendsNoToken: a folder that the agent couldn't work with is told
+// before the server is asked to register its key, with what to do.
+func TestWhatThisUserCannotUseSpendsNoToken(t *testing.T) {
+	testenv.Require(t, os.Geteuid() == 0, "only root can be another user: run the tests as root")
+	var asked atomic.Int32
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		asked.Add(1)
+		w.WriteHeader(http.StatusTeapot)
+	}))
+	defer server.Close()
+	agent, dir := binary(t), t.TempDir()
+	open := func(path string, mode os.FileMode) string {
+		if err := errors.Join(os.MkdirAll(path, mode), os.Chmod(path, mode)); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	for _, path := range []string{agent, dir} {
+		open(filepath.Dir(path), 0o755) // another user can get there
+		open(filepath.Dir(filepath.Dir(path)), 0o755)
+	}
+	nobody, theirs := uint32(65534), open(filepath.Join(dir, "theirs"), 0o700)
+	if err := os.Chown(theirs, int(nobody), int(nobody)); err != nil {
+		t.Fatal(err)
+	}
+	root := []string{"sudo", "--state", "token wasn't used"}
+	for name, c := range map[string]struct {
+		as   uint32
+		args []string
+		want []string
+	}{
+		"a folder to be made where root alone may": {nobody, []string{"--state", filepath.Join(open(filepath.Join(dir, "of root"), 0o755), "state")}, root},
+		"root's folder": {nobody, []string{"--state", open(filepath.Join(dir, "closed"), 0o700)}, root},
+		"root's folder that everybody may look at": {nobody, []string{"--state", open(filepath.Join(dir, "open"), 0o755)}, root},
+		"a folder that can't be":                   {0, []string{"--state", filepath.Join(agent, "state")}, []string{"not a directory", "token wasn't used"}},
+		"file tools in a folder that isn't there":  {nobody, []string{"--state", theirs, "--root", "/no/such"}, []string{"/no/such"}},
+		"file tools in a folder of no known place": {nobody, []string{"--state", theirs, "--root", "srv"}, []string{"absolute", "see drover-agent run --help"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cmd := exec.Command(agent, append([]string{"run", "--server", server.URL}, c.args...)...)
+			cmd.Env, cmd.Dir = append(os.Environ(), "DROVER_ENROLL_TOKEN="+token(t)), "/"
+			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: c.as, Gid: c.as}}
+			out, err := cmd.CombinedOutput()
+			for _, want := range c.want {
+				if err == nil || !strings.Contains(string(out), want) {
+					t.Errorf("%q isn't in what it says: %v %s", want, err, out)
+				}
+			}
+			if n := asked.Swap(0); n > 0 {
+				t.Errorf("the server was asked %d times", n)
+			}
+		})
 	}
 }
 

@@ -57,7 +57,7 @@ func Enrol(ctx context.Context, e Enrolment) (*Identity, error) {
 	}
 	key, put, err := e.prepare(protocol.B64(token.ID[:]))
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w; the token wasn't used", advise(e.Dir, err))
 	}
 	st, err := e.register(ctx, token, key)
 	if err != nil {

@@ -25,7 +25,7 @@ func Hold(dir string) (release func(), err error) {
 	if errors.Is(err, errHeld) {
 		return nil, fmt.Errorf("another drover-agent runs on %s already; stop it first, or give this one another folder with --state", dir)
 	}
-	return release, err
+	return release, advise(dir, err)
 }
 
 // errHeld: another process has the lock, and keeps it.

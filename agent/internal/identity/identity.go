@@ -60,6 +60,11 @@ type Identity struct {
 // Open reads the identity in dir. ErrNotEnrolled (in the chain) means that Enrol must make
 // it first; any other error means that what is there can't be trusted or read.
 func Open(dir string) (*Identity, error) {
+	id, err := open(dir)
+	return id, advise(dir, err)
+}
+
+func open(dir string) (*Identity, error) {
 	if err := checkPrivate(dir); err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil, ErrNotEnrolled
@@ -90,6 +95,18 @@ func Open(dir string) (*Identity, error) {
 		return nil, err
 	}
 	return id, nil
+}
+
+// advise says what to do where this user may not use a state folder.
+func advise(dir string, err error) error {
+	if !errors.Is(err, fs.ErrPermission) {
+		return err
+	}
+	as := "another user than its own"
+	if os.Geteuid() != 0 {
+		as = elevated
+	}
+	return fmt.Errorf("this user can't use the state folder %s: run the agent %s, or give a folder of this user's with --state (%w)", dir, as, err)
 }
 
 // AgentID is the id that the operator gave.

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/go-json-experiment/json"
@@ -26,6 +27,7 @@ type registrar struct {
 	lose  int // answers to lose
 	calls int
 	keys  map[string]bool
+	mu    sync.Mutex // a client whose answer was lost comes by another connection
 }
 
 func newRegistrar(t *testing.T) (*registrar, *httptest.Server) {
@@ -40,6 +42,8 @@ func newRegistrar(t *testing.T) (*registrar, *httptest.Server) {
 }
 
 func (r *registrar) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.calls++
 	body, _ := io.ReadAll(req.Body)
 	var e protocol.EnrolRequest

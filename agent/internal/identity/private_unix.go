@@ -12,6 +12,9 @@ import (
 	"syscall"
 )
 
+// elevated is how a user becomes one who may use every folder.
+const elevated = "as root (begin the line with sudo; what the agent is sent runs as root, too, then)"
+
 // checkPrivate refuses a file or folder that others than its owner may read or write. An
 // empty folder holds no key yet: it's made private instead.
 func checkPrivate(path string) error {

@@ -181,7 +181,7 @@ func TestDev(t *testing.T) {
 	}
 	line := exec.Command("sh", "-c", me.Enroll+" --agent-id web-02")
 	line.Dir, line.Env = t.TempDir(), append(os.Environ(), "PATH=/usr/bin:/bin")
-	beside := " " + filepath.Join(bin, "drover-agent") + " run --server " + first.url + " " // where no shell looks for it
+	beside := " " + filepath.Join(bin, "drover-agent") + " run --server " + first.url + "\n" // where no shell looks for it
 	alone := first.url + " is this machine alone"
 	if out, err := line.CombinedOutput(); err != nil || !strings.Contains(string(out), "drv_enr_") || !strings.Contains(string(out), alone) || !strings.Contains(string(out), beside) || !strings.Contains(first.out.String(), alone) {
 		t.Errorf("%s: %v\n%s\nand first\n%s", me.Enroll, err, out, first.out)
@@ -290,7 +290,7 @@ type devHost struct {
 func (d *devRun) add(t *testing.T, bin, dir, id string) *devHost {
 	t.Helper()
 	token := (run{}).drover(t.Context(), "enroll", "create", "--data", dir, "--agent-id", id)
-	if token.code != 0 || !strings.Contains(token.err, "--server "+d.url+" ") {
+	if token.code != 0 || !strings.Contains(token.err, "--server "+d.url+"\n") {
 		t.Fatalf("%+v", token)
 	}
 	h := &devHost{program: filepath.Join(bin, "drover-agent"), state: t.TempDir(), stop: func() {}}

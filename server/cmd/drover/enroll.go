@@ -80,7 +80,7 @@ uses the token; drover-agent run doesn't. Its labels stay, unless --label gives 
 func (a *app) sayHow(w *where, e restapi.NewEnrolment) {
 	verb, who, then := "run", "", ""
 	if e.Replace { // an agent that's enrolled already uses no token when it's run
-		verb, who = "enroll --replace", ", as its agent's user"
+		verb, who = "enroll --replace", ", as its agent's user and with its agent's --state"
 		then = "\nThen start its agent again. Where no state folder is left, drover-agent run with this token enrols, too.\n"
 	}
 	line, target := a.pasteLine(w, verb, e.Token)
@@ -103,14 +103,17 @@ func (a *app) pasteLine(w *where, verb, token string) (line, target string) {
 		b, _ := os.ReadFile(filepath.Join(w.data, server.URLFile))
 		known = strings.TrimSpace(string(b))
 	}
-	flags := ""
+	flags := "" // run has a folder that its user can use
+	if verb != "run" {
+		flags = " --state /var/lib/drover-agent"
+	}
 	if known != "" {
 		target = known
 		if u, err := url.Parse(known); err == nil && u.Scheme == "http" && !loopback(u.Hostname()) {
-			flags = " --plaintext"
+			flags += " --plaintext"
 		}
 	}
-	return fmt.Sprintf("DROVER_ENROLL_TOKEN=%s %s %s --server %s --state /var/lib/drover-agent%s", token, agentWord(target), verb, target, flags), target
+	return fmt.Sprintf("DROVER_ENROLL_TOKEN=%s %s %s --server %s%s", token, agentWord(target), verb, target, flags), target
 }
 
 // enrollCommand is what makes an enrolment token on the machine of the server with these data,

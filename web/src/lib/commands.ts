@@ -22,7 +22,7 @@ export function enrollCreate(command = "drover enroll create"): string {
 
 export function agentRun(origin: string): string {
   const plaintext = needsPlaintext(origin) ? " --plaintext" : "";
-  return `DROVER_ENROLL_TOKEN=drv_enr_… drover-agent run --server ${origin} --state /var/lib/drover-agent${plaintext}`;
+  return `DROVER_ENROLL_TOKEN=drv_enr_… drover-agent run --server ${origin}${plaintext}`;
 }
 
 /** Tells whether the server is reached unencrypted from another machine. */
