@@ -1,14 +1,19 @@
 package server
 
 import (
+	"errors"
+	"fmt"
 	"net"
 	"net/url"
 	"path/filepath"
+	"strings"
+	"syscall"
 	"time"
 
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/server/internal/enroll"
 	"github.com/drover-fleet/drover/server/internal/fleet"
+	"github.com/drover-fleet/drover/server/internal/store/pgconf"
 )
 
 // Config is what a server is started with. The zero value of a field has the meaning that
@@ -56,6 +61,30 @@ func bad(format string, args ...any) error {
 	return fleet.Errorf(protocol.CodeBadArgs, format, args...)
 }
 
+// Check refuses what New would refuse of a configuration by itself, and an address that this
+// machine can't listen on, before anything is made. One that another program has is New's to
+// tell: whoever has the data as well comes first.
+func (c Config) Check() error {
+	c, err := c.withDefaults()
+	if err != nil {
+		return err
+	}
+	l, err := net.Listen("tcp", c.Listen)
+	if err == nil {
+		return l.Close()
+	}
+	if AddressTaken(err) {
+		return nil
+	}
+	return fmt.Errorf("can't listen on %s (%w); give another address with --listen", c.Listen, err)
+}
+
+// AddressTaken tells whether another program listens there already.
+func AddressTaken(err error) bool {
+	const windows = syscall.Errno(10048) // WSAEADDRINUSE
+	return errors.Is(err, syscall.EADDRINUSE) || errors.Is(err, windows)
+}
+
 func (c Config) withDefaults() (Config, error) {
 	if c.Listen == "" {
 		c.Listen = "127.0.0.1:7400"
@@ -77,8 +106,8 @@ func (c Config) withDefaults() (Config, error) {
 		}
 		c.PublicURL = u.Scheme + "://" + u.Host
 	}
-	if c.NatsURL != "" && c.DatabaseURL == "" {
-		return c, bad("several replicas (--nats-url) need one PostgreSQL database: give --database-url")
+	if err := c.checkServices(); err != nil {
+		return c, err
 	}
 	if c.ServerKeyFile == "" {
 		c.ServerKeyFile = filepath.Join(c.DataDir, enroll.KeyFile)
@@ -99,4 +128,22 @@ func (c Config) withDefaults() (Config, error) {
 		c.DrainTimeout = 10 * time.Second
 	}
 	return c, nil
+}
+
+func (c Config) checkServices() error {
+	if c.NatsURL != "" && c.DatabaseURL == "" {
+		return bad("several replicas (--nats-url) need one PostgreSQL database: give --database-url")
+	}
+	for one := range strings.SplitSeq(c.NatsURL, ",") {
+		if scheme, _, ok := strings.Cut(strings.TrimSpace(one), "://"); ok && scheme != "nats" && scheme != "tls" {
+			return bad("--nats-url must be nats://HOST:PORT or tls://HOST:PORT")
+		}
+	}
+	if c.DatabaseURL == "" {
+		return nil
+	}
+	if _, err := pgconf.Parse(c.DatabaseURL); err != nil {
+		return bad("--database-url: %v", err)
+	}
+	return nil
 }

@@ -66,6 +66,9 @@ type Server struct {
 // New opens the store, migrates it, and takes it and the address, so that a busy port, a damaged
 // database or a server that has it already is reported before anything is served. The caller must call Run or Close.
 func New(cfg Config, log *slog.Logger) (*Server, error) {
+	if err := cfg.Check(); err != nil {
+		return nil, err
+	}
 	cfg, err := cfg.withDefaults()
 	if err != nil {
 		return nil, err

@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -208,6 +209,11 @@ func CheckURL(server string, plaintext bool) error {
 	u, err := url.Parse(server)
 	if err != nil || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
 		return fmt.Errorf("%q isn't a server's URL; it must be like https://drover.example.com", text.Line(server, 200))
+	}
+	if port := u.Port(); port != "" {
+		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+			return fmt.Errorf("the port of %s isn't one: it must be from 1 to 65535", server)
+		}
 	}
 	switch u.Scheme {
 	case "https", "wss":

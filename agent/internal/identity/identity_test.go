@@ -164,7 +164,7 @@ func TestPlainHTTP(t *testing.T) {
 	for url, ok := range map[string]bool{
 		"http://127.0.0.1:7400": true, "http://[::1]:7400": true, "http://localhost": true, "https://drover.example.com": true,
 		"wss://drover.example.com/x": true, "http://10.0.0.5:7400": false, "http://localhost.evil.com": false, "http://127.0.0.1.evil.com": false,
-		"ftp://x": false, "drover.example.com": false, "https://user:pw@x": false, "https://x?y=z": false,
+		"ftp://x": false, "drover.example.com": false, "https://user:pw@x": false, "https://x:99999": false, "https://x:0": false, "https://x?y=z": false,
 	} {
 		if err := CheckURL(url, false); (err == nil) != ok {
 			t.Errorf("%s: %v", url, err)

@@ -68,6 +68,11 @@ func (d *dev) run(ctx context.Context) error {
 	if d.log, err = obs.NewLogger(d.app.err, d.app.logFormat(), d.logLevel); err != nil {
 		return fleet.Errorf(protocol.CodeBadArgs, "%v", err)
 	}
+	if d.agentID != "" {
+		if err := fleet.CheckAgentID(d.agentID); err != nil {
+			return err
+		}
+	}
 	bin, err := agentBinary()
 	if err != nil {
 		return err
@@ -119,12 +124,15 @@ func (d *dev) run(ctx context.Context) error {
 // server makes the server, on another port if the one that was asked for is taken. It holds the
 // data: nobody else's server or agent is disturbed by what comes then.
 func (d *dev) server() (*server.Server, error) {
+	cfg := server.Config{Listen: d.listen, DataDir: d.dir, EnrollCommand: enrollCommand(&where{data: d.dir}), Version: versionText()}
+	if err := cfg.Check(); err != nil { // before the folder is made
+		return nil, err
+	}
 	if _, err := localKey(&where{data: d.dir}, true); err != nil {
 		return nil, err
 	}
-	cfg := server.Config{Listen: d.listen, DataDir: d.dir, EnrollCommand: enrollCommand(&where{data: d.dir}), Version: versionText()}
 	s, err := server.New(cfg, d.log)
-	if addressTaken(err) {
+	if server.AddressTaken(err) {
 		d.app.say("drover: %s is taken by another program; taking a free port instead", d.listen)
 		cfg.Listen = "127.0.0.1:0"
 		s, err = server.New(cfg, d.log)

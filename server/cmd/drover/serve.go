@@ -1,9 +1,7 @@
 package main
 
 import (
-	"errors"
 	"fmt"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -59,7 +57,7 @@ GOMEMLIMIT in the environment overrule either.`,
 		memory.Tune(cmd.Context(), a.getenv)
 		s, err := server.New(cfg, log)
 		if err != nil {
-			if addressTaken(err) {
+			if server.AddressTaken(err) {
 				return fmt.Errorf("%s is taken by another program (%w); give another address with --listen", cfg.Listen, err)
 			}
 			return withCause(err)
@@ -75,10 +73,4 @@ func (a *app) logFormat() string {
 		return "text"
 	}
 	return "json"
-}
-
-// addressTaken tells whether another program listens there already.
-func addressTaken(err error) bool {
-	const windows = syscall.Errno(10048) // WSAEADDRINUSE
-	return errors.Is(err, syscall.EADDRINUSE) || errors.Is(err, windows)
 }

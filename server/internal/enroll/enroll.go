@@ -63,10 +63,10 @@ type Spec struct {
 
 // Create makes a token. text is shown once and never again. by is the principal.
 func (s *Service) Create(ctx context.Context, by string, spec Spec) (text string, t *Token, err error) {
-	id, ok := fleet.ParseAgentID(spec.Agent)
-	if !ok {
-		return "", nil, fleet.Errorf(protocol.CodeBadArgs, "an agent id has 1 to 63 of the characters a-z 0-9 -, and neither begins nor ends with -")
+	if err := fleet.CheckAgentID(spec.Agent); err != nil {
+		return "", nil, err
 	}
+	id := fleet.AgentID(spec.Agent)
 	if err := fleet.CheckLabels(spec.Labels); err != nil {
 		return "", nil, err
 	}

@@ -29,6 +29,14 @@ func ParseAgentID(s string) (AgentID, bool) {
 	return AgentID(s), true
 }
 
+// CheckAgentID refuses what no agent can be called.
+func CheckAgentID(s string) error {
+	if _, ok := ParseAgentID(s); !ok {
+		return Errorf(protocol.CodeBadArgs, "an agent id has 1 to 63 of the characters a-z 0-9 -, and neither begins nor ends with -")
+	}
+	return nil
+}
+
 // CallID names a call: a UUIDv7 in its usual text form.
 type CallID string
 
