@@ -102,7 +102,7 @@ func parseSide(word string) (side, error) {
 		return side{}, fleet.Errorf(protocol.CodeUnknownAgent, "%s is no agent id (a-z, 0-9 and -; see drover agents list); for a local file of that name write ./%s", text.Quote(name, 64), text.Line(word, 64))
 	}
 	if !absolute(rest) {
-		return side{}, fleet.Errorf(protocol.CodeBadArgs, "the path on %s must be absolute, such as %s:/tmp/file; relative paths have no meaning on a host", name, name)
+		return side{}, fleet.Errorf(protocol.CodeBadArgs, "the path on %s must be absolute, such as %s:/tmp/file; relative paths have no meaning on a host; for a local file of that name write ./%s", name, name, text.Line(word, 64))
 	}
 	return side{agent: name, path: text.EscapeInvalid(rest)}, nil
 }

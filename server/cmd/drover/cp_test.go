@@ -40,7 +40,7 @@ func TestWhichSideIsAnAgents(t *testing.T) {
 		}
 	}
 	for word, want := range map[string]string{
-		"": "empty", "Web-01:/x": "no agent id", "web_01:/x": "no agent id", "web-01:x": "absolute", "web-01:": "absolute", "web-01:~/x": "absolute", "C:/x": "no agent id",
+		"": "empty", "Web-01:/x": "no agent id", "web_01:/x": "no agent id", "web-01:x": "write ./web-01:x", "web-01:": "absolute", "web-01:~/x": "absolute", "C:/x": "no agent id",
 	} {
 		if got, err := parseSide(word); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %+v, %v", word, got, err)
@@ -149,7 +149,7 @@ func TestCpSaysWhatIsWrong(t *testing.T) {
 	}{
 		{src, "web-01:" + host + "/no/folder", "enoent"},
 		{src, "web-01:" + host + "/no/folder", "--mkdir"},
-		{src, "web-01:" + host, "eisdir"},
+		{src, "web-01:" + host, "(to copy into a folder, end its path with /)"},
 		{"web-01:" + host + "/none", t.TempDir(), "enoent"},
 		{"web-01:" + host, t.TempDir(), "eisdir"},
 		{src, "nobody:" + host + "/x", "unknown_agent"},

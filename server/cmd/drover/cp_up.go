@@ -268,11 +268,16 @@ func (s *sending) worded(err error) error {
 			how = "the same command looks, and sends what isn't there"
 		}
 		return fleet.Wrap(protocol.CodeOutcomeUnknown, err, "%s may have got the whole file; %s: %s", s.agent, how, fe.Message)
-	case fe.Reason != protocol.ReasonENOENT || s.o.mkdir:
-		return err
 	}
 	hint := *fe
-	hint.Message += " (drover cp --mkdir makes missing folders on the host)"
+	switch {
+	case fe.Reason == protocol.ReasonENOENT && !s.o.mkdir:
+		hint.Message += " (drover cp --mkdir makes missing folders on the host)"
+	case fe.Reason == protocol.ReasonEISDIR:
+		hint.Message += " (to copy into a folder, end its path with /)"
+	default:
+		return err
+	}
 	return &hint
 }
 
