@@ -14,13 +14,13 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/spf13/cobra"
 
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/protocol/text"
 	"github.com/drover-fleet/drover/server"
+	"github.com/drover-fleet/drover/server/internal/callargs"
 	"github.com/drover-fleet/drover/server/internal/fleet"
 	"github.com/drover-fleet/drover/server/internal/memory"
 	"github.com/drover-fleet/drover/server/internal/moved"
@@ -312,7 +312,7 @@ Add another agent (prints what to run there):
   %[6]s enroll create --data %[7]s --agent-id web-01
 
 %[8]s
-`, base, s.token, s.agentID, state, restapi.Prefix, word(os.Args[0]), word(d.dir), thisMachineAlone(base))
+`, base, s.token, s.agentID, state, restapi.Prefix, callargs.Word(os.Args[0]), callargs.Word(d.dir), thisMachineAlone(base))
 	for _, old := range slices.Sorted(maps.Keys(s.elsewhere)) {
 		d.warn(base, old, s.elsewhere[old])
 	}
@@ -322,7 +322,7 @@ Add another agent (prints what to run there):
 func (d *dev) warn(base, old string, ids []string) {
 	back := "serve these data there again, as that run did"
 	if u, err := url.Parse(old); err == nil && u.Scheme == "http" && loopback(u.Hostname()) {
-		back = fmt.Sprintf("end this, and whatever else has %s, and start it there:\n\n  %s dev --data %s --listen %s", u.Host, word(os.Args[0]), word(d.dir), u.Host)
+		back = fmt.Sprintf("end this, and whatever else has %s, and start it there:\n\n  %s dev --data %s --listen %s", u.Host, callargs.Word(os.Args[0]), callargs.Word(d.dir), u.Host)
 	}
 	d.app.say(`*** Agents are cut off: this server is at %[1]s, and they dial %[2]s,
 *** where it was before: %[3]s
@@ -355,16 +355,6 @@ func (d *dev) await(ctx context.Context, base string, s setup, child *childAgent
 			return false
 		}
 	}
-}
-
-// word is a word of a shell's command line.
-func word(s string) string {
-	if !strings.ContainsFunc(s, func(r rune) bool {
-		return !strings.ContainsRune("/._-+:@%", r) && !unicode.IsLetter(r) && !unicode.IsDigit(r)
-	}) {
-		return s
-	}
-	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
 // writePrivate replaces a file that its owner alone may read.

@@ -10,6 +10,8 @@ import (
 	"runtime"
 	"strings"
 	"time"
+
+	"github.com/drover-fleet/drover/server/internal/callargs"
 )
 
 // agentName is what the agent's program is called.
@@ -28,7 +30,7 @@ func agentWord(base string) string {
 		return "drover-agent"
 	}
 	if path, err := agentBinary(); err == nil {
-		return word(path)
+		return callargs.Word(path)
 	}
 	return "drover-agent"
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/protocol/text"
 	"github.com/drover-fleet/drover/server"
+	"github.com/drover-fleet/drover/server/internal/callargs"
 	"github.com/drover-fleet/drover/server/internal/fleet"
 	"github.com/drover-fleet/drover/server/internal/restapi"
 )
@@ -123,12 +124,12 @@ func enrollCommand(w *where) string {
 	if self, err := os.Executable(); err == nil && strings.ContainsRune(os.Args[0], filepath.Separator) {
 		program = self // it isn't where the shell looks, or nobody knows
 	}
-	line := word(program) + " enroll create --data " + word(absolutePath(w.data))
+	line := callargs.Word(program) + " enroll create --data " + callargs.Word(absolutePath(w.data))
 	if w.databaseURL != "" {
 		line += " --database-url " + databaseWord(w.databaseURL)
 	}
 	if w.keyFile != "" {
-		line += " --server-key " + word(absolutePath(w.keyFile))
+		line += " --server-key " + callargs.Word(absolutePath(w.keyFile))
 	}
 	return line
 }
@@ -149,7 +150,7 @@ func databaseWord(databaseURL string) string {
 			return fromEnvironment
 		}
 	}
-	return word(databaseURL)
+	return callargs.Word(databaseURL)
 }
 
 // thisMachineAlone says of a loopback address that no other machine reaches the server there;

@@ -11,6 +11,7 @@ import (
 
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/protocol/text"
+	"github.com/drover-fleet/drover/server/internal/callargs"
 	"github.com/drover-fleet/drover/server/internal/fleet"
 	"github.com/drover-fleet/drover/server/internal/restapi"
 )
@@ -20,17 +21,23 @@ func (a *app) toolsCmd() *cobra.Command {
 	var agent string
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use: "tools", Short: "List the tools that a token may use", Args: noArgs,
+		Use: "tools [NAME]", Short: "List the tools that a token may use, or show one", Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return oneArg("one tool's name at most")(cmd, args)
+			}
+			return nil
+		},
 		Long: `Lists the tools that the token may use with drover call: on one agent with --agent, which
-leaves out what that agent doesn't offer, else on any that it reaches. --json has the
-JSON schemas of their arguments and results, too.
+leaves out what that agent doesn't offer, else on any that it reaches. With a tool's name
+it shows that one: its arguments, and a line that calls it. --json has the JSON schemas of
+arguments and results, too.
 
 EFFECT is what a tool does to a host at most: read_only, standard_change or normal_change.
 Tools that move a file beside the call are used by drover cp, not by drover call.`,
 		Example: `  drover tools
   drover tools --agent web-01
-  drover tools --agent web-01 --json`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+  drover tools --agent web-01 shell_exec`,
+		RunE: func(cmd *cobra.Command, args []string) error {
 			api, err := a.dial(w)
 			if err != nil {
 				return err
@@ -39,8 +46,19 @@ Tools that move a file beside the call are used by drover cp, not by drover call
 			if err != nil {
 				return err
 			}
+			if len(args) == 1 {
+				i := slices.IndexFunc(tools, func(t restapi.Tool) bool { return t.Name == args[0] })
+				if i < 0 {
+					return noSuchTool(cmd.Context(), api, agent, args[0], fleet.Errorf(protocol.CodeUnknownTool, "there's no tool %s that this token may use here", text.Quote(args[0], 64)))
+				}
+				tools = tools[i : i+1]
+			}
 			if asJSON {
 				return printJSON(a.out, restapi.ToolList{Tools: tools})
+			}
+			if len(args) == 1 {
+				t := tools[0]
+				return callargs.Describe(a.out, callargs.Tool{Name: t.Name, Title: t.Title, Description: t.Description, Effect: t.Effect, Stream: t.Stream, InputSchema: t.InputSchema}, agent)
 			}
 			var rows [][]string
 			for _, t := range tools {
@@ -73,25 +91,6 @@ func usable(ctx context.Context, api *client, agent string) ([]restapi.Tool, err
 	return slices.DeleteFunc(l.Tools, func(t restapi.Tool) bool { return !slices.Contains(g.Tools, t.Name) }), nil
 }
 
-// insteadOf says what the command line has instead of a tool of the server's own, which MCP
-// clients alone have; "" of another name.
-func insteadOf(tool string) string {
-	switch tool {
-	case "list_agents", "fleet_overview":
-		return "drover agents list"
-	case "select_agent":
-		return "drover agents show ID"
-	case "whoami":
-		return "drover tools and drover agents list, which show what the token reaches (GET " + restapi.Prefix + "/whoami tells whose it is)"
-	case "call_result":
-		return "the call's own command with the same --idempotency-key, and GET " + restapi.Prefix + "/calls/ID"
-	case "call_cancel":
-		return "Ctrl-C in drover call, and POST " + restapi.Prefix + "/calls/ID/cancel"
-	default:
-		return ""
-	}
-}
-
 // noSuchTool adds to unknown_tool what may have been meant: one of MCP's own tools, or one with
 // a name like it, of those that the credential may use on that agent. Any other error stays.
 func noSuchTool(ctx context.Context, api *client, agent, tool string, err error) error {
@@ -99,7 +98,7 @@ func noSuchTool(ctx context.Context, api *client, agent, tool string, err error)
 	if fe.Code != protocol.CodeUnknownTool {
 		return err
 	}
-	if instead := insteadOf(tool); instead != "" {
+	if instead := callargs.InsteadOf(tool, restapi.Prefix); instead != "" {
 		return fleet.Wrap(fe.Code, err, "%s is a tool of the server's own, for MCP clients; the command line has %s instead", tool, instead)
 	}
 	tools, lerr := usable(ctx, api, agent)
