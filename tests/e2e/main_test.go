@@ -19,7 +19,7 @@ const patience = 30 * time.Second
 // compute. Two replicas each take up to 36 of the 100 connections that Postgres has by default,
 // and other packages' tests take theirs. Tests that measure memory or goroutines, load the
 // machine, write programs to be run or allow little time aren't parallel. Those that are say so
-// in their first line: make test runs them beside other packages, by their names.
+// in their first line: make test runs them by their names, beside the others.
 const abreast = "2"
 
 func TestMain(m *testing.M) {
