@@ -12,6 +12,7 @@ import (
 
 	"github.com/drover-fleet/drover/agent/internal/capability"
 	"github.com/drover-fleet/drover/agent/internal/jobs"
+	"github.com/drover-fleet/drover/protocol/fault"
 )
 
 // SuperviseJob runs the background job that in describes, to its end; it says on out, which
@@ -85,6 +86,9 @@ func (b *background) removed() {
 	}
 	go func() {
 		defer b.busy.Store(false)
+		defer fault.Catch(func(p *fault.Panic) { // it's told again at the next try to connect
+			b.log.Error("a fault inside while jobs of the removed agent were ended", "panic", p.What, "stack", p.Stack)
+		})
 		ended, left := b.StopAll(context.Background(), jobs.Stop{Signal: "TERM", Grace: removedGrace, Reason: "its agent was removed, or given a new key"})
 		if ended+len(left) > 0 {
 			b.log.Warn("the agent was removed: its background jobs are ended", "ended", ended, "left", len(left))

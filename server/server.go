@@ -141,7 +141,7 @@ func (s *Server) wire() error {
 	}
 	s.tunnel = tunnel.New(tunnels)
 	s.mcp = mcpapi.New(mcpapi.Config{
-		Dispatch: s.dispatch, Fleet: s.dispatch, Bodies: s.bodies, Trace: s.trace, Log: s.log, Version: s.cfg.Version, Stateless: s.cfg.NatsURL != "",
+		Dispatch: s.dispatch, Fleet: s.dispatch, Bodies: s.bodies, Trace: s.trace, Metrics: s.metrics, Log: s.log, Version: s.cfg.Version, Stateless: s.cfg.NatsURL != "",
 	})
 	s.rest, err = restapi.New(restapi.Config{
 		Dispatch: s.dispatch, PATs: s.authn, Enrolment: s.enroll, Store: s.db, Fenced: s.fenced, Bodies: s.bodies, Serving: s.serving, Metrics: s.metrics.Handler(), Sessions: s.sessions, EnrollCommand: s.cfg.EnrollCommand,

@@ -37,14 +37,17 @@ func (s *Session) transfer(ctx context.Context, req *protocol.Request, x Exchang
 	}
 	uninterrupted := func() bool { return true }
 	if x.Interrupt != nil {
-		uninterrupted = context.AfterFunc(ctx, x.Interrupt)
+		uninterrupted = context.AfterFunc(ctx, func() {
+			defer fault.Catch(s.caughtIn(req.ID, func(*fault.Panic) {})) // a Write that hangs goes on hanging
+			x.Interrupt()
+		})
 	}
 	over, sunk := make(chan struct{}), make(chan error, 1)
 	if x.Sink != nil {
 		arrived, ended := s.calls.sink(w), make(chan struct{})
 		go func() {
 			defer close(ended)
-			err := s.drain(ctx, arrived, over, &receiver{s, req.ID, x.Sink})
+			err := s.sunk(ctx, arrived, over, &receiver{s, req.ID, x.Sink})
 			var se *sinkError
 			if errors.As(err, &se) {
 				cancel(errors.New("the receiver of the file failed: " + text.Line(se.Error(), 200)))
@@ -91,6 +94,12 @@ func settle(resp *protocol.Response, err, sunk error) (*protocol.Response, error
 		out.Error = protocol.Errorf(protocol.CodeCancelled, "the file didn't reach its receiver whole: %s", text.Line(sunk.Error(), protocol.MaxLine))
 	}
 	return &out, err
+}
+
+// sunk is drain, whose panic is its error.
+func (s *Session) sunk(ctx context.Context, arrived <-chan *inFile, over <-chan struct{}, w *receiver) (err error) {
+	defer fault.Catch(s.caughtIn(w.id, func(p *fault.Panic) { err = &sinkError{p} }))
+	return s.drain(ctx, arrived, over, w)
 }
 
 // drain gives the stream that the agent opens to w; nil also when there was none.

@@ -213,6 +213,18 @@ func TestAPanicOfAFilesEnd(t *testing.T) {
 		t.Errorf("a sink's panic: %+v %v", resp, err)
 	}
 	h.is(t, r.ID+": sink")
+	h.all = nil
+
+	r = request(`{}`)
+	ctx, cancel := context.WithCancel(t.Context())
+	resp, err = s.Call(ctx, r, mux.Exchange{Body: strings.NewReader("0123456789"), Size: 10, Sink: writerFunc(func(p []byte) (int, error) {
+		cancel()
+		return len(p), nil
+	}), Interrupt: func() { panic("interrupt") }})
+	if err == nil && resp == nil {
+		t.Errorf("an interruption's panic: %+v %v", resp, err)
+	}
+	h.is(t, r.ID+": interrupt")
 
 	if err := s.Ping(t.Context()); err != nil {
 		t.Errorf("the connection: %v", err)

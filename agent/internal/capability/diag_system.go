@@ -20,6 +20,7 @@ import (
 
 	"github.com/drover-fleet/drover/agent/internal/run"
 	"github.com/drover-fleet/drover/protocol/capability"
+	"github.com/drover-fleet/drover/protocol/fault"
 )
 
 const (
@@ -57,11 +58,7 @@ func (h *Host) diagSystem(ctx context.Context, _ *run.Call, _ capability.DiagSys
 	results := make(chan result, len(parts))
 	for i, p := range parts {
 		go func() {
-			defer func() {
-				if r := recover(); r != nil {
-					results <- result{i, nil, fmt.Errorf("it failed inside: %v", r)}
-				}
-			}()
+			defer fault.Catch(func(p *fault.Panic) { results <- result{i, nil, p} })
 			fill, err := p.read(limited)
 			results <- result{i, fill, err}
 		}()
@@ -175,6 +172,7 @@ func readDisks(ctx context.Context) (func(*capability.DiagSystemOut), error) {
 	answers := make(chan answer, len(mounts))
 	for i, m := range mounts {
 		go func() {
+			defer fault.Catch(func(p *fault.Panic) { answers <- answer{i, nil, p} })
 			use, err := disk.UsageWithContext(ctx, m.Mountpoint)
 			answers <- answer{i, use, err}
 		}()

@@ -1,11 +1,13 @@
 package capability
 
 import (
+	"log/slog"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/drover-fleet/drover/agent/internal/guard"
+	"github.com/drover-fleet/drover/protocol/fault"
 )
 
 // Names of what uploads have sent until now, in the folder of their target.
@@ -46,13 +48,16 @@ func (p *parts) claim(path string) (release func(), ok bool) {
 
 // keep has the part removed after its life unless an upload has gone on with it. path is
 // the target's, in the caller's spelling: the folder isn't held open so long.
-func (p *parts) keep(files *guard.Files, path string, part *guard.Place) {
+func (p *parts) keep(files *guard.Files, path string, part *guard.Place, log *slog.Logger) {
 	left, err := part.Lstat()
 	if err != nil {
 		return
 	}
 	name := left.Name()
 	time.AfterFunc(partLife, func() {
+		defer fault.Catch(func(broke *fault.Panic) {
+			log.Error("a fault inside left the part of an upload", "path", path, "panic", broke.What, "stack", broke.Stack)
+		})
 		place, err := files.Resolve(path)
 		if err != nil {
 			return

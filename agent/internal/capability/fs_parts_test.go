@@ -1,6 +1,7 @@
 package capability
 
 import (
+	"log/slog"
 	"os"
 	"path/filepath"
 	"testing"
@@ -29,7 +30,7 @@ func TestAPartIsRemovedAfterItsLife(t *testing.T) {
 				t.Fatal(err)
 			}
 			var p parts
-			p.keep(files, target, part)
+			p.keep(files, target, part, slog.New(slog.DiscardHandler))
 			time.Sleep(partLife - time.Hour) // the bubble's time, which costs none
 			if _, err := os.Stat(part.Path()); err != nil {
 				t.Errorf("gone too early: %v", err)

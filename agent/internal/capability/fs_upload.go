@@ -160,7 +160,7 @@ func (u *upload) run(ctx context.Context, c *run.Call, err error) (capability.FS
 	}
 	if u.in.UploadID != "" && (err == nil || resumable(err)) {
 		kept = true
-		u.host.parts.keep(u.host.Files, u.path, u.part)
+		u.host.parts.keep(u.host.Files, u.path, u.part, u.host.Log)
 	}
 	if err != nil {
 		return capability.FSUploadOut{}, err

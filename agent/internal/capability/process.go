@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/drover-fleet/drover/agent/internal/guard"
@@ -150,6 +151,7 @@ type pipes struct {
 	stdout, stderr              *stream
 	full                        *spool.Call // what doesn't fit the answer
 	drained                     chan struct{}
+	unfed                       atomic.Pointer[fault.Panic] // the writing of stdin failed inside
 }
 
 func newPipes(limit int, stdin string, full *spool.Call) (p *pipes, err error) {
@@ -192,14 +194,18 @@ func (p *pipes) started(ok bool) {
 		return
 	}
 	if p.in != nil {
-		go func() {
-			_, _ = io.WriteString(p.in, p.stdin) // a program may leave its input unread
-			_ = p.in.Close()
-		}()
+		go p.feed(p.in)
 	}
 	second := make(chan struct{})
 	go func() { p.stderr.drain(p.err); p.close(p.err); close(second) }()
 	go func() { p.stdout.drain(p.out); p.close(p.out); <-second; close(p.drained) }()
+}
+
+// feed writes a command's input. After a panic there nobody knows what the command was given.
+func (p *pipes) feed(in io.WriteCloser) {
+	defer in.Close()
+	defer fault.Catch(func(broke *fault.Panic) { p.unfed.Store(broke) })
+	_, _ = io.WriteString(in, p.stdin) // a program may leave its input unread
 }
 
 // latest is the newest line of either stream; standard output first.
@@ -224,7 +230,7 @@ func (p *pipes) finish(out *capability.ProcessOut, limit int) {
 		_ = p.in.SetDeadline(time.Now())
 	}
 	a, b := p.stdout.take(), p.stderr.take()
-	if broke := cmp.Or(a.broke, b.broke); broke != nil { // what it printed isn't known
+	if broke := cmp.Or(a.broke, b.broke, p.unfed.Load()); broke != nil { // what it printed, or was given, isn't known
 		panic(broke)
 	}
 	out.StdoutBytes, out.StderrBytes = a.total, b.total

@@ -743,3 +743,33 @@ func TestASupervisorThatFails(t *testing.T) {
 		t.Errorf("%+v", j)
 	}
 }
+
+// clearing is processes of which what a lost job left can't be cleared away without a panic.
+type clearing struct{ jobs.Processes }
+
+func (clearing) Clear(string, int, uint64) []int { panic("boom") }
+
+// TestAFaultAtAJobsLoss: it costs that job's loss being written down, which the next agent does;
+// the others go on.
+func TestAFaultAtAJobsLoss(t *testing.T) {
+	r := newRig(t, jobs.Limits{})
+	j, other := r.start(r.order("sleep 600")), r.start(r.order("sleep 600"))
+	of := r.supervisorOf(j.ID)
+	r.opt.Processes = clearing{capability.JobProcesses{}}
+	r.open()
+	if err := syscall.Kill(of, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if e := r.ended(j.ID); e.State != jobs.Lost {
+		t.Errorf("%+v", e)
+	}
+	r.Close()
+	if e := r.get(other.ID); e.State != jobs.Running {
+		t.Errorf("the other one: %+v", e)
+	}
+	r.opt.Processes = capability.JobProcesses{}
+	r.open()
+	if e := r.ended(j.ID); e.State != jobs.Lost {
+		t.Errorf("later: %+v", e)
+	}
+}

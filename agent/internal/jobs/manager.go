@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/fault"
 )
 
 // Reasons of refusals.
@@ -206,6 +207,7 @@ func (m *Manager) bury(j *job, held *os.File) {
 	}
 	m.burying.Go(func() {
 		defer held.Close()
+		defer fault.Catch(m.broke("a job that was lost; the next agent finds it again", id))
 		if same && !j.copied {
 			e.Left = m.opt.Processes.Clear(id, b.PID, b.Start)
 			e.Sizes = sizesOf(dir)
@@ -218,6 +220,13 @@ func (m *Manager) bury(j *job, held *os.File) {
 		defer m.mu.Unlock()
 		j.end = &e
 	})
+}
+
+// broke is what becomes of a panic in what is done for one job: the others go on.
+func (m *Manager) broke(what, job string) func(*fault.Panic) {
+	return func(p *fault.Panic) {
+		m.log.Error("a fault inside was kept to one job", "what", what, "job", job, "panic", p.What, "stack", p.Stack)
+	}
 }
 
 // view shows a job as it stands. m.mu is held, and check was called.

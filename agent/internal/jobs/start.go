@@ -17,6 +17,7 @@ import (
 
 	"github.com/drover-fleet/drover/agent/internal/share"
 	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/fault"
 	"github.com/drover-fleet/drover/protocol/strict"
 )
 
@@ -209,18 +210,28 @@ func (m *Manager) supervise(j *job, task []byte) (<-chan saying, error) {
 	go func() {
 		_, _ = in.Write(task) // one that doesn't read it says so, or ends
 		_ = in.Close()
-		b, err := io.ReadAll(io.LimitReader(out, 64<<10))
+		s := m.hear(j.JobID, out)
 		_ = out.Close()
-		var s saying
-		if s.err = err; err == nil && len(b) == 0 {
-			s.err = errors.New("it ended without a word; " + logFile + " in the job's folder says more")
-		} else if err == nil {
-			s.err = strict.Unmarshal(b, &s.report, strict.Limits{MaxBytes: 64 << 10})
-		}
 		said <- s
 		_ = x.Wait() // it writes down itself how it ended
 	}()
 	return said, nil
+}
+
+// hear reads a supervisor's report. A panic there says nothing of the job: it's as if no word
+// had come.
+func (m *Manager) hear(job string, out io.Reader) (s saying) {
+	defer fault.Catch(func(p *fault.Panic) {
+		m.broke("its supervisor's word", job)(p)
+		s = saying{err: p}
+	})
+	b, err := io.ReadAll(io.LimitReader(out, 64<<10))
+	if s.err = err; err == nil && len(b) == 0 {
+		s.err = errors.New("it ended without a word; " + logFile + " in the job's folder says more")
+	} else if err == nil {
+		s.err = strict.Unmarshal(b, &s.report, strict.Limits{MaxBytes: 64 << 10})
+	}
+	return s
 }
 
 func blobs(list []string) [][]byte {

@@ -149,10 +149,17 @@ func (d *Dispatcher) Call(ctx context.Context, who fleet.Principal, req Request)
 		req.Wait = queuedWait
 	}
 	f.hold()
+	answered := false
+	defer func() {
+		if !answered {
+			f.dropped(&req)
+		}
+	}()
 	unwatch := f.watch(req.Progress)
 	defer unwatch()
 	res, err := d.await(ctx, f, req)
 	res.Joined = joined != nil
+	answered = true
 	return res, err
 }
 
@@ -193,18 +200,21 @@ func (d *Dispatcher) begin(ctx context.Context, who fleet.Principal, req Request
 			d.exit(&intent, size, nil)
 		}
 	}()
-	got, err := d.intend(ctx, intent)
-	if err != nil {
-		return nil, nil, err
-	}
-	if got.Joined != nil {
-		return d.find(got.Joined.ID), got.Joined, nil
-	}
-	f := newFlight(t, intent)
-	f.instance = got.Instance
+	f, got := newFlight(t, intent), store.IntentResult{}
+	f.instance = d.db.Instance()
 	way := d.deliver
-	if d.contained(f, func() { f.prepare(ctx, &req, got.PolicyVersion != snap.Version) }) {
+	switch broke := d.contained(f, func() { got, err = d.intend(ctx, intent) }); {
+	case broke: // it may be on record all the same, and is to have its end there then
 		way = grounded
+	case err != nil:
+		return nil, nil, err
+	case got.Joined != nil:
+		return d.find(got.Joined.ID), got.Joined, nil
+	default:
+		f.instance = got.Instance
+		if d.contained(f, func() { f.prepare(ctx, &req, got.PolicyVersion != snap.Version) }) {
+			way = grounded
+		}
 	}
 	if adopted := d.launch(f, way); adopted != nil {
 		return adopted, nil, nil

@@ -124,6 +124,17 @@ func (f *flight) leave(ctx context.Context) (last bool) {
 	return last
 }
 
+// dropped is the end of a caller that panicked while it waited: as if it had gone. What passes
+// bytes for it doesn't touch them any more when this returns.
+func (f *flight) dropped(req *Request) {
+	if req.CancelOnDone {
+		f.leave(context.Background())
+	}
+	if req.streams() {
+		<-f.exchanged
+	}
+}
+
 // watcher is a caller that hears of the call. What it holds, its request's body among it, must
 // not outlive its request.
 type watcher struct{ tell func(Update) }

@@ -147,6 +147,10 @@ func (d *Dispatcher) record(f *flight, out *fleet.Outcome) bool {
 			d.stands(ctx, f, out)
 			return false
 		}
+		if !f.sent && fleet.AsError(err).Code == protocol.CodeNotFound { // a fault kept its intent from the record
+			d.Refuse(f.who, fleet.Refusal{Client: f.client, Edge: f.edge, Tool: f.target.def.Name, Agent: string(f.target.agent.ID), Code: out.Code, Message: out.Message})
+			return true
+		}
 		d.logOf(f).Error("an outcome could not be recorded; trying again", "call", f.id, "err", err)
 		select {
 		case <-time.After(wait):

@@ -12,6 +12,8 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/drover-fleet/drover/protocol/fault"
 )
 
 // answer ends the request of an own stream: as a plain body, or as the last event
@@ -63,8 +65,8 @@ const noCache = "no-cache, no-transform"
 
 // newOwnStream is a stream that the SDK has no part in. It's an event stream from its first
 // pulse on, or from what send sends before.
-func newOwnStream(w http.ResponseWriter) *stream {
-	s := &stream{w: w, rc: http.NewResponseController(w), own: true}
+func newOwnStream(w http.ResponseWriter, broke func(*fault.Panic)) *stream {
+	s := &stream{w: w, rc: http.NewResponseController(w), own: true, broke: broke}
 	s.start()
 	return s
 }

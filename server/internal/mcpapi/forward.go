@@ -57,7 +57,8 @@ func (a *API) forward(def *capability.Definition) func(context.Context, use) (*m
 		}
 		var p *progress
 		if u.notify != nil {
-			p = newProgress(u.notify)
+			p = newProgress(u.notify, a.caught("progress", u.who))
+			defer p.stop() // also after a panic: nothing is written to an answer that's over
 			r.Progress, r.Wait = p.update, progressWait
 			if u.patient {
 				r.Wait = endlessWait

@@ -17,6 +17,7 @@ import (
 	"github.com/drover-fleet/drover/server/internal/dispatch"
 	"github.com/drover-fleet/drover/server/internal/edge"
 	"github.com/drover-fleet/drover/server/internal/fleet"
+	"github.com/drover-fleet/drover/server/internal/obs"
 	"github.com/drover-fleet/drover/server/internal/tracing"
 )
 
@@ -47,6 +48,7 @@ type Config struct {
 	Version  string          // Drover's, for serverInfo
 	Bodies   *edge.Bodies    // reads what clients send
 	Trace    *tracing.Tracer // nil: no traces
+	Metrics  *obs.Metrics    // nil counts nothing
 	Log      *slog.Logger
 	// Stateless serves older protocol revisions without sessions too, as several replicas
 	// without affinity need it.
@@ -64,6 +66,7 @@ type API struct {
 	version     string
 	bodies      *edge.Bodies
 	trace       *tracing.Tracer
+	metrics     *obs.Metrics
 	log         *slog.Logger
 	stateless   bool
 	revisions   []string // that the SDK speaks
@@ -82,7 +85,7 @@ type API struct {
 // New makes the endpoint.
 func New(c Config) *API {
 	a := &API{
-		dispatch: c.Dispatch, fleet: c.Fleet, version: c.Version, bodies: c.Bodies, log: c.Log, stateless: c.Stateless, revisions: mcp.SupportedProtocolVersions(), trace: c.Trace,
+		dispatch: c.Dispatch, fleet: c.Fleet, version: c.Version, bodies: c.Bodies, log: c.Log, stateless: c.Stateless, revisions: mcp.SupportedProtocolVersions(), trace: c.Trace, metrics: c.Metrics,
 		open: map[string]map[*request]struct{}{}, gets: map[string]*standing{},
 	}
 	a.tools, a.serverTools = a.forwardedTools(capability.All()), a.ownTools()
@@ -188,7 +191,7 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	server := a.servers.of(who.ID)
 	server.sync(a, who)
 	server.touch(r.Header.Get(sessionHeader))
-	s := newStream(w, r.Method == http.MethodGet, method != methodInitialize)
+	s := newStream(w, r.Method == http.MethodGet, method != methodInitialize, a.caught("a stream", who))
 	defer func() { a.finish(s, r, who, msgs) }()
 	next.ServeHTTP(s, r)
 	if stateful && method == methodInitialize {

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/drover-fleet/drover/protocol/fault"
 	"github.com/drover-fleet/drover/protocol/text"
 	"github.com/drover-fleet/drover/server/internal/dispatch"
 )
@@ -21,6 +22,7 @@ const (
 // each has the latest line of output. A nil progress does nothing.
 type progress struct {
 	notify  notify
+	broke   func(*fault.Panic) // hears of a panic of what sends them
 	started time.Time
 
 	mu     sync.Mutex // of what update changes; never held while sending
@@ -39,7 +41,9 @@ type progress struct {
 // found out by its stream.
 type notify func(value float64, msg string)
 
-func newProgress(n notify) *progress { return &progress{notify: n, started: time.Now()} }
+func newProgress(n notify, broke func(*fault.Panic)) *progress {
+	return &progress{notify: n, broke: broke, started: time.Now()}
+}
 
 // update takes news of the call; it doesn't block. The first starts the clock.
 func (p *progress) update(u dispatch.Update) {
@@ -59,6 +63,7 @@ func (p *progress) update(u dispatch.Update) {
 
 // send notifies once and comes again.
 func (p *progress) send() {
+	defer fault.Catch(p.broke) // the call goes on without more news
 	p.sending.Lock()
 	defer p.sending.Unlock()
 	p.mu.Lock()

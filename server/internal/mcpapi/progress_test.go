@@ -31,7 +31,7 @@ func TestProgressOfALongCall(t *testing.T) {
 						t.Errorf("after %s it says %q, and the latest line is %q", time.Since(began), msg, line)
 					}
 					last, told = time.Now(), line
-				})
+				}, nil)
 				say := func(text string) {
 					line = text
 					p.update(dispatch.Update{CallID: fleet.CallID("01"), Agent: "web-01", Message: text})

@@ -160,7 +160,7 @@ func acceptsBoth(values []string) bool {
 // serveCall answers a call: as plain JSON if its end comes before the first pulse and before
 // any progress, else as an event stream.
 func (a *API) serveCall(w http.ResponseWriter, r *http.Request, c *plainCall) {
-	s := newOwnStream(w)
+	s := newOwnStream(w, a.caught("a stream", c.who))
 	defer s.end()
 	if c.token != nil {
 		c.notify = func(value float64, msg string) { s.send(encodeNote(c.token, value, msg)) }
@@ -171,7 +171,7 @@ func (a *API) serveCall(w http.ResponseWriter, r *http.Request, c *plainCall) {
 		// connection's end is none, and its answers don't say who gave them.
 		ctx, server = context.WithoutCancel(ctx), nil
 	}
-	res, err := c.offer.run(ctx, c.use)
+	res, err := contain(a, c.offer.tool.Name, func() (*mcp.CallToolResult, error) { return c.offer.run(ctx, c.use) })
 	var body []byte
 	if err == nil {
 		body, err = encodeResult(c.id, res, server)
@@ -188,6 +188,9 @@ func (a *API) serveCall(w http.ResponseWriter, r *http.Request, c *plainCall) {
 	if !errors.As(err, &e) {
 		a.log.Error("a result could not be written", "tool", c.offer.tool.Name, "err", err)
 		status, e = http.StatusInternalServerError, rpcError(jsonrpc.CodeInternalError, fleet.Errorf(protocol.CodeInternal, "Drover failed inside; the server's log has the cause"))
+	}
+	if c.modern && e.Code == jsonrpc.CodeInternalError {
+		status = http.StatusInternalServerError
 	}
 	s.answer(status, encodeRPCError(c.id, e))
 }

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/drover-fleet/drover/protocol/fault"
 )
 
 // Pulses of an event stream. Clients give up without a first byte after 60 s, proxies on
@@ -47,10 +49,12 @@ type stream struct {
 	timed           bool // a write deadline was set
 	done            bool
 	own             bool // no SDK writes to it: send and answer do
+
+	broke func(*fault.Panic) // hears of a pulse's panic
 }
 
-func newStream(w http.ResponseWriter, get, pulses bool) *stream {
-	s := &stream{w: w, rc: http.NewResponseController(w), get: get, settled: http.Header{}, latest: http.Header{}}
+func newStream(w http.ResponseWriter, get, pulses bool, broke func(*fault.Panic)) *stream {
+	s := &stream{w: w, rc: http.NewResponseController(w), get: get, settled: http.Header{}, latest: http.Header{}, broke: broke}
 	if pulses {
 		s.start()
 	}
@@ -141,6 +145,7 @@ func (s *stream) patience() {
 
 // beat writes a comment if this is an event stream, and comes again.
 func (s *stream) beat() {
+	defer fault.Catch(s.broke) // it's the last one then
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.done || s.status != 0 {

@@ -23,7 +23,7 @@ func sse(s *stream) {
 func TestStreamPulses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rec := httptest.NewRecorder()
-		s := newStream(rec, false, true)
+		s := newStream(rec, false, true, nil)
 		written := func() string {
 			synctest.Wait()
 			s.mu.Lock() // the recorder is written to under it
@@ -69,7 +69,7 @@ func TestOnlyEventStreamsPulse(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			rec := httptest.NewRecorder()
-			s := newStream(rec, false, true)
+			s := newStream(rec, false, true, nil)
 			begin(s)
 			time.Sleep(time.Minute)
 			synctest.Wait()
@@ -83,7 +83,7 @@ func TestOnlyEventStreamsPulse(t *testing.T) {
 
 func TestRefusalsAreHeldBack(t *testing.T) {
 	rec := httptest.NewRecorder()
-	s := newStream(rec, false, false)
+	s := newStream(rec, false, false, nil)
 	http.Error(s, "session not found", http.StatusNotFound)
 	status, body, committed := s.end()
 	if status != 404 || string(body) != "session not found\n" || committed || rec.Body.Len() != 0 {
@@ -94,7 +94,7 @@ func TestRefusalsAreHeldBack(t *testing.T) {
 func TestARefusalAfterTheFirstPulse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rec := httptest.NewRecorder()
-		s := newStream(rec, false, true)
+		s := newStream(rec, false, true, nil)
 		sse(s)
 		time.Sleep(time.Second)
 		synctest.Wait()
@@ -112,7 +112,7 @@ func TestARefusalAfterTheFirstPulse(t *testing.T) {
 
 func TestAGETStreamSaysWhenToComeBack(t *testing.T) {
 	rec := httptest.NewRecorder()
-	s := newStream(rec, true, false)
+	s := newStream(rec, true, false, nil)
 	sse(s)
 	s.WriteHeader(http.StatusOK)
 	_, _ = s.Write([]byte(": ok\n\n"))

@@ -176,7 +176,7 @@ func (a *API) newServer() *mcp.Server {
 	s := mcp.NewServer(a.implementation(), opts)
 	s.AddReceivingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
 		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
-			res, err := next(ctx, method, req)
+			res, err := contain(a, method, func() (mcp.Result, error) { return next(ctx, method, req) })
 			if err != nil {
 				return res, a.annotate(req, method, err)
 			}

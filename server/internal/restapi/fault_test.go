@@ -6,7 +6,9 @@ import (
 	"runtime/debug"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -149,5 +151,104 @@ func TestAFaultInTheJudgingOfACall(t *testing.T) {
 	shown, err := w.calls.Result(t.Context(), who, res.CallID, 0)
 	if err != nil || shown.State != res.State || shown.Err == nil || *shown.Err != *res.Err {
 		t.Errorf("on record: %+v %v", shown, err)
+	}
+}
+
+// fickle is a context that panics when it's asked for its end, or its error, at one place.
+type fickle struct {
+	context.Context
+	within, not string
+	after       <-chan struct{} // not before; nil: at once
+}
+
+func (c fickle) fail() {
+	if s := string(debug.Stack()); strings.Contains(s, c.within) && (c.not == "" || !strings.Contains(s, c.not)) {
+		if c.after != nil {
+			<-c.after
+		}
+		panic("boom")
+	}
+}
+
+// Done implements context.Context.
+func (c fickle) Done() <-chan struct{} { c.fail(); return c.Context.Done() }
+
+// Err implements context.Context.
+func (c fickle) Err() error { c.fail(); return c.Context.Err() }
+
+// A fault while a call's intent is recorded ends that call as one that wasn't started: on record
+// where the intent came there all the same, else as a refusal. Nothing is held for it.
+func TestAFaultAtTheRecordOfAnIntent(t *testing.T) {
+	w := newWorld(t, nil)
+	w.agent("web-01", nil)
+	who, err := w.tokens.Token(w.pat("p", false, everyAgent, everyTool))
+	if err != nil {
+		t.Fatal(err)
+	}
+	call := func(ctx context.Context) (dispatch.Result, error) {
+		return w.calls.Call(ctx, who, dispatch.Request{Tool: "shell_exec", Agent: jsontext.Value(`"web-01"`), Args: jsontext.Value(`{"command":"true"}`), Edge: "rest", Key: "k"})
+	}
+	for name, ctx := range map[string]fickle{
+		"before it's on its way": {t.Context(), ".(*DB).enqueue(", "", nil},
+		"when it's on its way":   {t.Context(), ".(*DB).submit(", ".(*DB).enqueue(", nil},
+	} {
+		res, err := call(ctx)
+		if err != nil || res.State != fleet.NotStarted || res.Err == nil || res.Err.Reason != "server_fault" {
+			t.Fatalf("%s: %v %+v %v", name, res.State, res.Err, err)
+		}
+		shown, err := w.calls.Result(t.Context(), who, res.CallID, 0)
+		if ctx.not != "" && (err != nil || shown.State != res.State || shown.Err == nil || *shown.Err != *res.Err) {
+			t.Errorf("%s: on record: %+v %v", name, shown, err)
+		}
+		if ctx.not == "" && fleet.AsError(err).Code != protocol.CodeNotFound {
+			t.Errorf("%s: what isn't on record: %+v %v", name, shown, err)
+		}
+		if n := w.said.with("a fault inside", string(res.CallID), "fault_test.go"); n != 1 {
+			t.Errorf("%s: the log tells of it in %d lines", name, n)
+		}
+	}
+	if n := w.hosts.executed(); n != 0 || w.calls.Open() != 0 {
+		t.Errorf("%d requests were sent, %d calls are open", n, w.calls.Open())
+	}
+	if res, err := call(t.Context()); err != nil || res.State != fleet.Succeeded || res.Joined {
+		t.Errorf("the same call again: %+v %v", res, err)
+	}
+}
+
+// A fault in who waits for a call with a file ends the call, as if its client had gone, and
+// leaves nothing of it in use.
+func TestAFaultInWhoWaitsForAFile(t *testing.T) {
+	w := newWorld(t, nil)
+	w.agent("web-01", nil)
+	who, err := w.tokens.Token(w.pat("p", false, everyAgent, everyTool))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var over atomic.Bool
+	began := make(chan struct{})
+	w.hosts.stream = func(ctx context.Context, req *protocol.Request, _ mux.Exchange) *protocol.Response {
+		close(began)
+		<-ctx.Done()
+		over.Store(true)
+		return &protocol.Response{Type: protocol.TypeResponse, ID: req.ID, Error: protocol.Errorf(protocol.CodeCancelled, "ended")}
+	}
+	var id fleet.CallID
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("the fault is nobody's")
+			}
+			if !over.Load() {
+				t.Error("its body may still be read")
+			}
+		}()
+		_, _ = w.calls.Call(fickle{t.Context(), ".(*Dispatcher).await(", "", began}, who, dispatch.Request{
+			Tool: "fs_upload", Agent: jsontext.Value(`"web-01"`), Args: jsontext.Value(`{"path":"/x","size":1}`), Edge: "rest", Body: strings.NewReader("x"), BodySize: 1,
+			Progress: func(u dispatch.Update) { id = u.CallID },
+		})
+	}()
+	res, err := w.calls.Result(t.Context(), who, id, 20*time.Second)
+	if err != nil || res.State != fleet.Cancelled || w.calls.Open() != 0 {
+		t.Errorf("%+v %v, %d calls are open", res, err, w.calls.Open())
 	}
 }
