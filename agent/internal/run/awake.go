@@ -43,8 +43,10 @@ func (a *awake) look() {
 	a.watched, a.last = true, now
 }
 
-// connect notes that requests come over a new connection from now on.
+// connect notes that requests come over a new connection from now on, and that this process runs:
+// it may be stopped before it has looked for the first time.
 func (a *awake) connect() {
+	a.look()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.connected = a.now()
@@ -66,8 +68,8 @@ func (a *awake) lain() time.Duration {
 	return max(0, now-max(since, a.connected))
 }
 
-// Watch keeps an eye on whether this process runs, until ctx ends. Without it a request counts
-// as sent when it was read.
+// Watch keeps an eye on whether this process runs, until ctx ends. Before it does, and before
+// Connected, a request counts as sent when it was read.
 func (r *Runner) Watch(ctx context.Context) {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()

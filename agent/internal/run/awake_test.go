@@ -24,7 +24,11 @@ func TestWhatMayHaveLainThere(t *testing.T) {
 	}
 	lain("unwatched", 0, 0)
 	a.connect()
+	now += 10 * time.Second
+	lain("stopped before the first look", 10*time.Second, 10*time.Second)
 	a.look()
+	lain("noticed", 10*time.Second, 10*time.Second)
+	pass(settleFor + time.Second)
 	pass(time.Minute)
 	lain("awake", 0, lookEvery)
 	now += 10 * time.Second
