@@ -35,7 +35,7 @@ type Call struct {
 	AgentID    string         `json:"agent_id" doc:"Where it ran."`
 	RunAs      string         `json:"run_as,omitzero" doc:"The user it ran as."`
 	Tool       string         `json:"tool"`
-	State      string         `json:"state" enum:"pending_approval,queued,dispatched,running,succeeded,failed,denied,expired,cancelled,timed_out,not_started,outcome_unknown" doc:"The first four are open, the others final."`
+	State      string         `json:"state" enum:"pending_approval,queued,dispatched,running,succeeded,failed,denied,expired,cancelled,timed_out,not_started,outcome_unknown" doc:"The first four are open, the others final. A queued one has not been sent: it waits for its host (queued_until tells), or for its turn."`
 	Result     jsontext.Value `json:"result,omitzero" doc:"The tool's result. A call that failed may have one too."`
 	Error      *CallError     `json:"error,omitzero" doc:"Absent for succeeded and for open calls."`
 	Joined     bool           `json:"joined,omitzero" doc:"This was an earlier call with the same key."`

@@ -43,7 +43,7 @@ func enrolmentOf(t enroll.Token, now time.Time) EnrolmentInfo {
 type EnrolmentRequest struct {
 	AgentID    string            `json:"agent_id" doc:"The id that calls will name: a-z, 0-9 and '-', at most 63 characters."`
 	Labels     map[string]string `json:"labels,omitzero" doc:"Labels that the agent gets."`
-	TTLSeconds *int64            `json:"ttl_seconds,omitzero" minimum:"1" doc:"How long it can be used; a day when absent."`
+	TTLSeconds *int64            `json:"ttl_seconds,omitzero" minimum:"1" maximum:"2592000" doc:"How long it can be used; a day when absent."`
 	Replace    bool              `json:"replace,omitzero" doc:"Give the agent of this id, which exists, a new key: its present one is void once this is used."`
 }
 
@@ -67,7 +67,7 @@ func (a *API) createEnrolment(ctx context.Context, who fleet.Principal, in *crea
 	if err := fleet.CheckLabels(b.Labels); err != nil {
 		return nil, err
 	}
-	if outside(b.TTLSeconds, 1, maxTTL) {
+	if outside(b.TTLSeconds, 1, int64(enroll.MaxTTL/time.Second)) {
 		return nil, fleet.Errorf(protocol.CodeBadArgs, "ttl_seconds is out of range: a token lives for at most %d days", int(enroll.MaxTTL.Hours()/24))
 	}
 	token, t, err := a.Enrolment.Create(ctx, who.ID, enroll.Spec{

@@ -131,9 +131,30 @@ func handle[I, O any](a *API, id string, h func(context.Context, fleet.Principal
 	})
 }
 
+// statuses corrects what the library takes for the one status of a success: what is made is
+// answered with 201, and a call that's still open with 202.
+func (a *API) statuses() {
+	for _, item := range a.huma.OpenAPI().Paths {
+		for _, op := range []*huma.Operation{item.Get, item.Post} {
+			if op == nil {
+				continue
+			}
+			switch op.OperationID {
+			case "create-pat", "create-enrolment":
+				op.Responses["201"] = &huma.Response{Description: "It's made.", Content: op.Responses["200"].Content}
+				delete(op.Responses, "200")
+			case "create-call", "show-call", "cancel-call":
+				op.Responses["200"].Description = "The call has ended, however it did."
+				op.Responses["202"] = &huma.Response{Description: "The call is open still.", Content: op.Responses["200"].Content}
+			}
+		}
+	}
+}
+
 // amend corrects what the library can't know: raw members, that null is nowhere accepted or
 // sent, that answers may get new members, and that its own error types aren't used.
 func (a *API) amend() {
+	a.statuses()
 	schemas := a.huma.OpenAPI().Components.Schemas.Map()
 	delete(schemas, "ErrorModel")
 	delete(schemas, "ErrorDetail")
@@ -150,7 +171,11 @@ func (a *API) amend() {
 		s.Description = schemas[schema].Properties[member].Description
 		schemas[schema].Properties[member] = s
 	}
-	set("CallRequest", "agent_id", &huma.Schema{Type: "string", Pattern: "^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"})
+	for _, schema := range []string{"CallRequest", "EnrolmentRequest"} {
+		set(schema, "agent_id", &huma.Schema{Type: "string", Pattern: "^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"})
+	}
+	least := 1
+	schemas["AgentChange"].MinProperties = &least
 	set("CallRequest", "args", &huma.Schema{Type: "object", AdditionalProperties: true})
 	schemas["CallRequest"].Required = []string{"agent_id", "tool"}
 	set("Call", "result", &huma.Schema{})

@@ -268,6 +268,7 @@ func (w *world) do(method, path, token, body string, headers ...string) answerOf
 	if err != nil {
 		w.t.Fatal(err)
 	}
+	described(w.t, method, req.URL.Path, resp.StatusCode)
 	return answerOf{resp.StatusCode, resp.Header, string(b)}
 }
 

@@ -463,7 +463,7 @@ export interface components {
             /** @description The user it ran as. */
             run_as?: string;
             /**
-             * @description The first four are open, the others final.
+             * @description The first four are open, the others final. A queued one has not been sent: it waits for its host (queued_until tells), or for its turn.
              * @enum {string}
              */
             state: "pending_approval" | "queued" | "dispatched" | "running" | "succeeded" | "failed" | "denied" | "expired" | "cancelled" | "timed_out" | "not_started" | "outcome_unknown";
@@ -1175,8 +1175,17 @@ export interface operations {
             };
         };
         responses: {
-            /** @description OK */
+            /** @description The call has ended, however it did. */
             200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Call"];
+                };
+            };
+            /** @description The call is open still. */
+            202: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -1210,8 +1219,17 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description OK */
+            /** @description The call has ended, however it did. */
             200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Call"];
+                };
+            };
+            /** @description The call is open still. */
+            202: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -1242,8 +1260,17 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description OK */
+            /** @description The call has ended, however it did. */
             200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Call"];
+                };
+            };
+            /** @description The call is open still. */
+            202: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -1304,8 +1331,8 @@ export interface operations {
             };
         };
         responses: {
-            /** @description OK */
-            200: {
+            /** @description It's made. */
+            201: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -1396,8 +1423,8 @@ export interface operations {
             };
         };
         responses: {
-            /** @description OK */
-            200: {
+            /** @description It's made. */
+            201: {
                 headers: {
                     [name: string]: unknown;
                 };
