@@ -3,6 +3,7 @@ package mcpapi
 import (
 	"bytes"
 	"errors"
+	"math"
 	"net/http"
 	"strconv"
 
@@ -162,6 +163,9 @@ func readMessage(doc []byte) (message, *refusal) {
 		case "result", "error":
 			m.more = true
 		case "id":
+			if n, err := strconv.ParseFloat(string(v), 64); v.Kind() == '0' && (err != nil || n != math.Trunc(n)) {
+				return badRequest("an id is a text or a whole number: the answer to this one would have another")
+			}
 			m.id = v
 		case "method":
 			if v.Kind() != '"' {
