@@ -31,10 +31,11 @@ func TestAStartingReplicaKnowsTheOthersAgents(t *testing.T) {
 		a.Host(id)
 		b.WaitState(id, "online")
 	}
+	again := b.With(b.Programs) // b is asked where it was before, while this one starts there
 	for range 5 {
-		b.Server.Stop()
+		again.Server.Stop()
 		started := make(chan struct{})
-		go func() { defer close(started); b.Serve(addr(b)) }()
+		go func() { defer close(started); again.Serve(addr(b)) }()
 		var first listed
 		harness.Eventually(t, time.Minute, "an answer", func() bool { return lists(b, &first) })
 		for _, agent := range first.Agents {
