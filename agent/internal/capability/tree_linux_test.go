@@ -161,6 +161,10 @@ func TestCommandsRunWhereCgroupsStopWorking(t *testing.T) {
 // Without cgroups trees are found by parents, session and environment.
 func TestX04_TreesDieWithoutCgroups(t *testing.T) {
 	testenv.Require(t, os.Geteuid() == 0, "only root can become another user")
+	// The other user makes its folders in this test's own, as it may not be allowed to elsewhere.
+	if err := os.Chmod(filepath.Dir(t.TempDir()), 0o777); err != nil {
+		t.Fatal(err)
+	}
 	var r *rig
 	asNobody(t, func() *protocol.Error { r = newRig(t); return nil })
 	line := `grep ^0 /proc/self/cgroup >&2; (setsid sh -c 'echo $$; exec sleep 4248' &) ; env -i setsid sleep 4249 & echo $!; sleep 4250`
