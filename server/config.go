@@ -54,6 +54,8 @@ type Config struct {
 	// ResumeWait is the longest that a call whose connection was cut waits for its agent to
 	// come back; zero: as long as the call may run, and two minutes beyond.
 	ResumeWait time.Duration
+	// CancelWait is the same once its end was asked for; zero: two minutes.
+	CancelWait time.Duration
 }
 
 // bad refuses a configuration, before anything is done.

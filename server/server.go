@@ -122,7 +122,7 @@ func (s *Server) wire() error {
 	quiet := new(obs.Quiet)
 	path := dispatch.Config{
 		Store: s.db, Router: s.presence, Online: s.online, Alive: s.authn.Alive, Principal: s.authn.ByID,
-		Fenced: s.fenced, ResumeWait: s.cfg.ResumeWait, Metrics: s.metrics, Trace: s.trace, Log: s.log,
+		Fenced: s.fenced, ResumeWait: s.cfg.ResumeWait, CancelWait: s.cfg.CancelWait, Metrics: s.metrics, Trace: s.trace, Log: s.log,
 		Expected: s.expected, Quiet: quiet,
 	}
 	if s.cfg.NatsURL != "" {
@@ -229,7 +229,8 @@ func (s *Server) Run(ctx context.Context) error {
 // fenced tells that this server may start nothing now: its calls may be others'.
 func (s *Server) fenced() bool { return !s.own.Held() || s.bus != nil && s.member.fenced() }
 
-// closeTimeout is how long tunnels and requests have to end once calls no longer hold them.
+// closeTimeout is how long tunnels have to end once calls no longer hold them, and as long again
+// requests: what waits for a call on a tunnel that must be cut is only answered then.
 const closeTimeout = 5 * time.Second
 
 func (s *Server) shutdown(patience time.Duration) error {
@@ -248,6 +249,8 @@ func (s *Server) shutdown(patience time.Duration) error {
 	if err := s.tunnel.Close(ctx); err != nil {
 		s.log.Warn("some tunnels were cut", "err", err)
 	}
+	ctx, done := context.WithTimeout(context.Background(), closeTimeout)
+	defer done()
 	s.dispatch.Settle(ctx)
 	s.mcp.EndStreams()
 	err := s.http.Shutdown(ctx)

@@ -64,6 +64,8 @@ type Options struct {
 	// ResumeWait is how long a call waits for an agent whose connection was cut; 10 s when
 	// zero.
 	ResumeWait time.Duration
+	// CancelWait is the same for one that was cancelled; as the server has it when zero.
+	CancelWait time.Duration
 	// Log shows the server's and agents' logs with -v; LogTo, if not nil, gets the server's.
 	Log   bool
 	LogTo io.Writer
@@ -113,7 +115,7 @@ func (f *Fleet) Start(listen string) {
 	f.T.Helper()
 	srv, err := server.New(server.Config{
 		Listen: listen, DataDir: f.Dir, DatabaseURL: f.dbURL, KeepAlive: f.opts.KeepAlive, Version: "test", DrainTimeout: 2 * time.Second,
-		ResumeWait: cmp.Or(f.opts.ResumeWait, 10*time.Second),
+		ResumeWait: cmp.Or(f.opts.ResumeWait, 10*time.Second), CancelWait: f.opts.CancelWait,
 	}, f.log)
 	if err != nil {
 		f.T.Fatalf("server: %v", err)

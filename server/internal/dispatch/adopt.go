@@ -11,6 +11,7 @@ import (
 	"github.com/drover-fleet/drover/protocol/capability"
 	"github.com/drover-fleet/drover/protocol/mux"
 	"github.com/drover-fleet/drover/protocol/text"
+	"github.com/drover-fleet/drover/server/internal/authz"
 	"github.com/drover-fleet/drover/server/internal/dispatch/word"
 	"github.com/drover-fleet/drover/server/internal/fleet"
 	"github.com/drover-fleet/drover/server/internal/store"
@@ -124,15 +125,8 @@ const (
 // learn asks an agent that has come back for calls of the last day whose outcome is unknown,
 // and records what it says as evidence beside it.
 func (d *Dispatcher) learn(id fleet.AgentID, generation int64) {
-	ctx, cancel := context.WithTimeout(context.Background(), learnAtMost)
-	defer cancel()
-	go func() {
-		select {
-		case <-d.closing:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
+	ctx, leave := d.learning()
+	defer leave()
 	ids, err := d.db.Unsettled(ctx, id, generation, time.Now().Add(-learnBack), learnMost)
 	if err != nil {
 		d.log.Warn("calls with an unknown outcome could not be looked for", "agent", id, "err", err)
@@ -147,22 +141,86 @@ func (d *Dispatcher) learn(id fleet.AgentID, generation int64) {
 	all.Wait()
 }
 
-func (d *Dispatcher) learnOne(ctx context.Context, id fleet.AgentID, generation int64, call fleet.CallID) {
+// learning is the time for it. Its end cancels nothing on a host.
+func (d *Dispatcher) learning() (ctx context.Context, leave func()) {
+	ctx, end := context.WithCancelCause(context.Background())
+	late := time.AfterFunc(learnAtMost, func() { end(mux.ErrDetached) })
+	go func() {
+		select {
+		case <-d.closing:
+			end(mux.ErrDetached)
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() { late.Stop(); end(nil) }
+}
+
+// learnOne asks for one call, and has it ended where nobody wants it any more. known tells that
+// the agent has said what became of it.
+func (d *Dispatcher) learnOne(ctx context.Context, id fleet.AgentID, generation int64, call fleet.CallID) (known bool) {
 	caller, ok := d.router.Route(id, generation)
 	if !ok || caller.Version() < 2 || !d.settle(call) {
-		return
+		return false
 	}
 	defer d.settled(call)
-	fate, resp, err := caller.Resume(ctx, string(call), mux.Exchange{})
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	why := d.unwanted(ctx, call)
+	fate, resp, err := caller.Resume(ctx, string(call), mux.Exchange{Fated: func(mux.Fate) {
+		if why != nil {
+			end(why)
+		}
+	}})
 	if fate.State == "" || errors.Is(err, protocol.ErrCut) {
-		return // asked again at the next connection
+		return false // asked again at the next connection
 	}
 	e := fleet.Evidence{CallID: call, Text: text.Line(word.EvidenceOf(call, fate, resp), 500), At: time.Now()}
 	if err := d.db.RecordEvidence(context.WithoutCancel(ctx), e); err != nil && !errors.Is(err, store.ErrAlreadyFinal) {
 		d.log.Warn("evidence of a call was not recorded", "call", call, "err", err)
-		return
+		return true
 	}
 	d.log.Info("learnt of a call whose outcome is unknown", "agent", id, "call", call, "evidence", e.Text)
+	return true
+}
+
+// unwanted tells why a call whose outcome is unknown shall not go on, should it still: its end
+// was asked for while its agent was away, or the right to it is gone.
+func (d *Dispatcher) unwanted(ctx context.Context, id fleet.CallID) error {
+	call, err := d.db.Call(ctx, id)
+	if err != nil {
+		return nil // asked again at the next connection, if it goes on
+	}
+	if !call.CancelAt.IsZero() {
+		return errAsked
+	}
+	who, alive := d.principal(call.Principal)
+	if def := d.defs[call.Tool]; !alive || def != nil && authz.Decide(who, def, d.db.Snapshot().Agents[call.Agent]) != "" {
+		return errRevoked
+	}
+	return nil
+}
+
+// pursue asks for a call that was given up after its cancel: its agent may have come back in that
+// very moment, or be there and have been silent. For one that comes later learn does it.
+func (d *Dispatcher) pursue(f *flight) {
+	ctx, leave := d.learning()
+	defer leave()
+	late := time.NewTimer(askFor)
+	defer late.Stop()
+	look := time.NewTicker(lookEvery)
+	defer look.Stop()
+	for {
+		select {
+		case <-look.C:
+		case <-late.C:
+			return
+		case <-ctx.Done():
+			return
+		}
+		if d.learnOne(ctx, f.target.agent.ID, f.target.agent.Generation, f.id) {
+			return
+		}
+	}
 }
 
 // settle lets one ask for a call at a time.

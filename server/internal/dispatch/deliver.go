@@ -74,6 +74,9 @@ func (d *Dispatcher) finish(f *flight, resp *protocol.Response, err error) {
 		f.result = d.recorded(f)
 		return
 	}
+	if f.ctx.Err() != nil && (out.Reason == reasonAway || out.Reason == reasonSilent) {
+		d.meanwhile("asking for a cancelled call", f.target.agent.ID, f.id, func() { d.pursue(f) })
+	}
 	f.result.State, f.result.Output, f.result.FinishedAt = out.State, out.Result, out.At
 	f.result.Err = errorOf(out.Code, out.Reason, out.Message)
 }

@@ -49,6 +49,8 @@ type Config struct {
 	// ResumeWait is the longest that a call whose connection was cut waits for its agent; zero:
 	// as long as the call may run, and resumeGrace beyond.
 	ResumeWait time.Duration
+	// CancelWait is the same once its end was asked for; zero: resumeGrace.
+	CancelWait time.Duration
 	// Expected tells that an agent that isn't online may be within a few seconds; nil: never.
 	Expected func(fleet.AgentID) bool
 	// Quiet bounds the lines that hosts cause by what they answer; one of its own when nil.
@@ -71,6 +73,7 @@ type Dispatcher struct {
 	fenced     func() bool
 	offlineWhy func() string
 	resumeWait time.Duration
+	cancelWait time.Duration
 	expected   func(fleet.AgentID) bool
 	quiet      *obs.Quiet
 	obs        *obs.Metrics
@@ -103,7 +106,7 @@ type Dispatcher struct {
 func New(c Config) *Dispatcher {
 	d := &Dispatcher{
 		db: c.Store, router: c.Router, online: c.Online, alive: c.Alive, principal: c.Principal,
-		others: c.CancelElsewhere, fenced: c.Fenced, offlineWhy: c.OfflineWhy, resumeWait: c.ResumeWait, expected: c.Expected,
+		others: c.CancelElsewhere, fenced: c.Fenced, offlineWhy: c.OfflineWhy, resumeWait: c.ResumeWait, cancelWait: cmp.Or(c.CancelWait, resumeGrace), expected: c.Expected,
 		quiet: cmp.Or(c.Quiet, new(obs.Quiet)), obs: c.Metrics, trace: c.Trace, log: c.Log, defs: map[string]*capability.Definition{}, open: map[fleet.CallID]*flight{},
 		own: map[string]int{}, queued: map[fleet.AgentID]int{}, owners: map[queueOwner]int{}, ownBytes: map[string]int64{}, arrivals: map[fleet.AgentID]chan struct{}{},
 		waits: limit.New(ownWaits, maxWaits), settling: map[fleet.CallID]bool{}, closing: make(chan struct{}), gone: make(chan struct{}),

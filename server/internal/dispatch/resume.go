@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/drover-fleet/drover/protocol"
@@ -16,14 +17,21 @@ import (
 )
 
 const (
-	// resumeGrace is how long after a call's own time its agent is still waited for: an agent
-	// that is back dials at least once a minute. That of a call with a file is over with the
-	// connection.
+	// resumeGrace is how long after a call's own time, or after its end was asked for, its agent
+	// is still waited for: an agent that is back dials at least once a minute, and what it says
+	// then is the truth, which an unknown outcome isn't. The time of a call with a file is over
+	// with the connection.
 	resumeGrace = 2 * time.Minute
 	// lookEvery is how often a call that waits for its agent looks whether that was removed.
 	lookEvery = 2 * time.Second
 	// askFor is the least time that a resumed call has to answer.
 	askFor = 30 * time.Second
+)
+
+// Reasons of an unknown outcome that a later word of the agent may add to.
+const (
+	reasonAway   = "agent_away"
+	reasonSilent = "agent_silent"
 )
 
 // AgentElsewhere tells that an agent is connected to another replica: what waited for it goes
@@ -43,18 +51,21 @@ func (d *Dispatcher) arrived(id fleet.AgentID) {
 // it goes on, and what is on record as unknown is asked for. It doesn't block.
 func (d *Dispatcher) AgentOnline(id fleet.AgentID, generation int64) {
 	d.arrived(id)
+	d.meanwhile("asking for earlier calls", id, "", func() { d.learn(id, generation) })
+}
+
+// meanwhile does something beside calls in a goroutine of its own, unless the server stops.
+func (d *Dispatcher) meanwhile(what string, agent fleet.AgentID, call fleet.CallID, do func()) {
 	d.mu.Lock()
-	closing := d.draining
-	if !closing {
-		d.wg.Add(1)
+	defer d.mu.Unlock()
+	if d.draining {
+		return
 	}
-	d.mu.Unlock()
-	if !closing {
-		go func() {
-			defer d.wg.Done()
-			d.aside("asking for earlier calls", id, "", func() { d.learn(id, generation) })
-		}()
-	}
+	d.wg.Add(1)
+	go func() {
+		defer d.wg.Done()
+		d.aside(what, agent, call, do)
+	}()
 }
 
 // arrival is closed when the agent connects the next time. Whoever waits takes it before
@@ -109,8 +120,8 @@ func (d *Dispatcher) askAgain(f *flight) (*protocol.Response, error) {
 	if d.resumeWait > 0 {
 		wait = min(wait, d.resumeWait)
 	}
-	end := time.NewTimer(wait)
-	defer end.Stop()
+	p := newPatience(f, wait)
+	defer p.stop()
 	look := time.NewTicker(lookEvery)
 	defer look.Stop()
 	cancelled := f.ctx.Done()
@@ -118,8 +129,13 @@ func (d *Dispatcher) askAgain(f *flight) (*protocol.Response, error) {
 	back := false // it was connected again, and asked
 	for {
 		arrived := d.arrival(agent.ID)
+		if cancelled != nil && f.ctx.Err() != nil {
+			cancelled = nil
+			d.cancelledAway(f)
+			p.cancelled(d.cancelWait)
+		}
 		caller, here := d.router.Route(agent.ID, agent.Generation)
-		if here && caller != asked {
+		if here && caller != asked && (!back || time.Now().Before(p.until)) {
 			back = true
 			asked = caller
 			if resp, err, settled := d.ask(f, caller); settled {
@@ -134,20 +150,52 @@ func (d *Dispatcher) askAgain(f *flight) (*protocol.Response, error) {
 				return nil, f.unknown("removed", "agent %s was removed, or given a new key, while its connection was lost", agent.ID)
 			}
 			asked = nil // one that is connected and didn't answer is asked again
-		case <-cancelled:
-			cancelled = nil
-			if errors.Is(context.Cause(f.ctx), errGone) { // nobody is left to cancel it again
-				go d.request(f.who, f.id)
-			}
-			f.tell(fmt.Sprintf("%s; %s is told as soon as it's back", context.Cause(f.ctx), agent.ID))
-		case <-end.C:
+		case <-cancelled: // seen to above
+		case <-p.end.C:
 			if back {
-				return nil, f.unknown("agent_silent", "%s; the agent was connected again, but did not say within %s what became of it", f.brokeOff(), wait.Round(time.Second))
+				return nil, f.unknown(reasonSilent, "%s; the agent was connected again, but did not say within %s what became of it", f.brokeOff(), p.within)
 			}
-			return nil, f.unknown("agent_away", "%s, and the agent did not come back within %s", f.brokeOff(), wait.Round(time.Second))
+			return nil, f.unknown(reasonAway, "%s, and the agent did not come back within %s", f.brokeOff(), p.within)
 		case <-d.closing:
 			return nil, errAbandoned
 		}
+	}
+}
+
+// cancelledAway notes the end of a call whose agent can't be told now.
+func (d *Dispatcher) cancelledAway(f *flight) {
+	if errors.Is(context.Cause(f.ctx), errGone) { // nobody is left to cancel it again
+		go d.request(f.who, f.id)
+	}
+	f.tell(fmt.Sprintf("%s; %s is told as soon as it's back", context.Cause(f.ctx), f.target.agent.ID))
+}
+
+// patience is how long the agent of a call is waited for.
+type patience struct {
+	end    *time.Timer
+	until  time.Time // it ends
+	within string    // the same, to be told
+	asked  atomic.Int64
+	stop   func()
+}
+
+func newPatience(f *flight, wait time.Duration) *patience {
+	p := &patience{end: time.NewTimer(wait), until: time.Now().Add(wait), within: wait.Round(time.Second).String()}
+	// While the agent is asked, which may take a while, nobody else notices the cancel.
+	unwatch := context.AfterFunc(f.ctx, func() { p.asked.Store(time.Now().UnixNano()) })
+	p.stop = func() { unwatch(); p.end.Stop() }
+	return p
+}
+
+// cancelled bounds it after the call's cancel.
+func (p *patience) cancelled(wait time.Duration) {
+	since := time.Now()
+	if at := p.asked.Load(); at != 0 {
+		since = time.Unix(0, at)
+	}
+	if soon := since.Add(wait); soon.Before(p.until) {
+		p.until, p.within = soon, wait.Round(time.Second).String()+" of the call's cancel"
+		p.end.Reset(time.Until(soon))
 	}
 }
 
