@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/protocol/fault"
@@ -34,6 +35,27 @@ func (h *heard) is(t *testing.T, want string) {
 	defer h.mu.Unlock()
 	if got := strings.Join(h.all, "; "); got != want {
 		t.Errorf("heard of %q, not of %q", got, want)
+	}
+}
+
+// await waits until it has heard of anything.
+func (h *heard) await(t *testing.T) {
+	t.Helper()
+	late := time.After(10 * time.Second)
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for {
+		h.mu.Lock()
+		n := len(h.all)
+		h.mu.Unlock()
+		if n > 0 {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-late:
+			t.Fatal("heard of nothing")
+		}
 	}
 }
 
@@ -224,6 +246,7 @@ func TestAPanicOfAFilesEnd(t *testing.T) {
 	if err == nil && resp == nil {
 		t.Errorf("an interruption's panic: %+v %v", resp, err)
 	}
+	h.await(t) // it's interrupted beside the call, whose end may come first
 	h.is(t, r.ID+": interrupt")
 
 	if err := s.Ping(t.Context()); err != nil {

@@ -5,6 +5,7 @@ import (
 	"crypto/ed25519"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -12,7 +13,6 @@ import (
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/protocol/mux"
 	"github.com/drover-fleet/drover/server/internal/enroll"
-	"github.com/drover-fleet/drover/server/internal/fleet"
 	"github.com/drover-fleet/drover/server/internal/tunnel"
 )
 
@@ -34,8 +34,8 @@ func (r *rig) refused(h *host, reason string) *protocol.Refuse {
 func (r *rig) acked(epoch int64) {
 	r.t.Helper()
 	eventually(r.t, "the epoch's acknowledgement", func() bool {
-		_, verdict, err := r.db.NextEpoch(r.t.Context(), fleet.Claim{Agent: "web-01", Generation: 1, Instance: "probe", LastEpoch: epoch - 1})
-		return err == nil && verdict == fleet.Forked
+		_, ok := r.written.epochs.Load(fmt.Sprint("web-01 ", epoch))
+		return ok
 	})
 }
 

@@ -33,6 +33,22 @@ type rig struct {
 	enroll   *enroll.Service
 	http     *httptest.Server
 	key      ed25519.PrivateKey
+	written  *written
+}
+
+// written notes which epochs the store was told to be stored by their agents: to ask it by a claim
+// would make a claim.
+type written struct {
+	*store.DB
+	epochs sync.Map
+}
+
+func (w *written) AckEpoch(ctx context.Context, id fleet.AgentID, generation, epoch int64) error {
+	err := w.DB.AckEpoch(ctx, id, generation, epoch)
+	if err == nil {
+		w.epochs.Store(fmt.Sprint(id, " ", epoch), true)
+	}
+	return err
 }
 
 func newRig(t testing.TB, change ...func(*tunnel.Config)) *rig {
@@ -42,8 +58,8 @@ func newRig(t testing.TB, change ...func(*tunnel.Config)) *rig {
 		t.Fatal(err)
 	}
 	_, key, _ := ed25519.GenerateKey(rand.Reader)
-	r := &rig{t: t, db: db, presence: presence.New(nil), key: key}
-	cfg := tunnel.Config{Store: db, Presence: r.presence, ServerKey: key, Log: slog.New(slog.NewTextHandler(io.Discard, nil))}
+	r := &rig{t: t, db: db, presence: presence.New(nil), key: key, written: &written{DB: db}}
+	cfg := tunnel.Config{Store: r.written, Presence: r.presence, ServerKey: key, Log: slog.New(slog.NewTextHandler(io.Discard, nil))}
 	for _, f := range change {
 		f(&cfg)
 	}
