@@ -114,7 +114,8 @@ func TestNormalizeKeepsTheSchema(t *testing.T) {
 		{FSRead.Definition, read + `,"kind":"binary","data":"eA=="}`, true},
 		{FSRead.Definition, read + `,"kind":"binary","data":"!!"}`, false},
 		{FSRead.Definition, read + `,"kind":"film"}`, false},
-		{FSRead.Definition, strings.Replace(read, `"offset":0`, `"offset":-9`, 1) + `,"kind":"text"}`, false},
+		{FSRead.Definition, strings.Replace(read, `"offset":0`, `"offset":-9`, 1) + `,"kind":"text"}`, true}, // lines from the end
+		{FSRead.Definition, strings.Replace(read, `"byte_offset":0`, `"byte_offset":-9`, 1) + `,"kind":"text"}`, false},
 	} {
 		if _, err := c.d.Normalize([]byte(c.doc)); (err == nil) != c.ok {
 			t.Errorf("%s %s: %v", c.d.Name, c.doc, err)

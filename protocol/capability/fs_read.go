@@ -24,8 +24,8 @@ type FSReadOut struct {
 	MIME       string `json:"mime,omitempty" jsonschema:"The media type, for kind image and binary."`
 	Size       int64  `json:"size" min:"0" jsonschema:"Bytes of the whole file; for files of /proc what was read."`
 	Unit       string `json:"unit" jsonschema:"lines or bytes."`
-	Offset     int64  `json:"offset" min:"0" jsonschema:"Where the content begins, in units."`
-	NextOffset int64  `json:"next_offset,omitempty" min:"0" jsonschema:"Where to go on, in units; absent at the end."`
+	Offset     int64  `json:"offset" min:"-1000000000000" jsonschema:"Where the content begins, in units; negative, as it was asked for, where lines were counted from the end."`
+	NextOffset int64  `json:"next_offset,omitempty" min:"-1000000000000" jsonschema:"Where to go on, in units; absent at the end."`
 	ByteOffset int64  `json:"byte_offset" min:"0" jsonschema:"Where the content begins, in bytes."`
 	// NextByteOffset goes on inside a line that was cut.
 	NextByteOffset int64  `json:"next_byte_offset,omitempty" min:"0" jsonschema:"Where to go on with unit bytes; for lines too long to be returned whole."`

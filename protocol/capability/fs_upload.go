@@ -10,7 +10,7 @@ type FSUploadIn struct {
 	SHA256        string `json:"sha256,omitzero" maxlen:"64" jsonschema:"Hex SHA-256 of the whole new content; anything else is refused."`
 	Mode          string `json:"mode,omitzero" maxlen:"5" jsonschema:"Permissions as octal digits, such as 0644; an existing file's are kept when absent, new files get 0644."`
 	CreateParents bool   `json:"create_parents,omitzero" jsonschema:"Make missing folders; without it a missing folder is an error."`
-	IfSHA256      string `json:"if_sha256,omitzero" maxlen:"64" jsonschema:"Write only if the present content has this SHA-256 (hex). The word absent: only if there is no file."`
+	IfSHA256      string `json:"if_sha256,omitzero" minlen:"1" maxlen:"64" jsonschema:"Write only if the present content has this SHA-256 (hex). The word absent: only if there is no file."`
 	Probe         bool   `json:"probe,omitzero" jsonschema:"Tell how much of the upload is there, and take nothing."`
 }
 

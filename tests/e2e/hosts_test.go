@@ -3,6 +3,7 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -213,5 +214,63 @@ func TestExpiry(t *testing.T) {
 	sleeper.ends(t, 12*time.Second)
 	if status, _ := f.REST(pat.Token).Do("GET", "/api/v1/agents", ""); status != 401 {
 		t.Errorf("after it expired: HTTP %d", status)
+	}
+}
+
+// TestTheEndOfAFile: lines counted from the end come through the server as the agent gives them,
+// with where to go on.
+func TestTheEndOfAFile(t *testing.T) {
+	f := harness.New(t, harness.Options{})
+	f.Agent("web-01")
+	file := filepath.Join(t.TempDir(), "log")
+	if err := os.WriteFile(file, []byte("one\ntwo\nthree\nfour\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		offset, limit int
+		text          string
+		next          int64
+	}{{-1, 10, "four\n", 0}, {-3, 2, "two\nthree\n", -1}, {-4, 1, "one\n", 1}, {-9, 10, "one\ntwo\nthree\nfour\n", 0}} {
+		_, res := f.REST(f.Admin).Call("web-01", "fs_read", map[string]any{"path": file, "offset": c.offset, "limit": c.limit})
+		var out struct {
+			Text string `json:"text"`
+			Next int64  `json:"next_offset"`
+		}
+		if err := json.Unmarshal(res.Result, &out); err != nil || res.State != "succeeded" || out.Text != c.text || out.Next != c.next {
+			t.Errorf("offset %d: %s %+v %s, %v", c.offset, res.State, res.Error, res.Result, err)
+		}
+	}
+}
+
+// TestAnEmptyConditionIsNone: a condition that's given and empty, as by a script whose variable
+// isn't set, is refused: taken for absent it would replace what it was to keep.
+func TestAnEmptyConditionIsNone(t *testing.T) {
+	f := harness.New(t, harness.Options{})
+	f.Agent("web-01")
+	file := filepath.Join(t.TempDir(), "kept")
+	if err := os.WriteFile(file, []byte("kept"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, res := f.REST(f.Admin).Call("web-01", "fs_write", map[string]any{"path": file, "content": "lost", "if_sha256": ""})
+	if res.Error == nil || res.Error.Code != "bad_args" {
+		t.Errorf("fs_write: %s %+v", res.State, res.Error)
+	}
+	for _, name := range []string{"if_sha256", "sha256", "upload", "mode", "create_parents"} {
+		req, err := http.NewRequestWithContext(t.Context(), "PUT", f.URL+"/api/v1/agents/web-01/files?path="+file+"&"+name+"=", strings.NewReader("lost"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Authorization", "Bearer "+f.Admin)
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		if resp.StatusCode != 400 {
+			t.Errorf("%s: HTTP %d", name, resp.StatusCode)
+		}
+	}
+	if b, err := os.ReadFile(file); err != nil || string(b) != "kept" {
+		t.Errorf("it holds %q, %v", b, err)
 	}
 }

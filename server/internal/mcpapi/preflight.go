@@ -37,6 +37,7 @@ const maxBatch = 32
 
 const (
 	methodCall       = "tools/call"
+	methodCancelled  = "notifications/cancelled"
 	methodInitialize = "initialize"
 	methodListen     = "subscriptions/listen" // 2026-07-28
 )
@@ -163,7 +164,7 @@ func readMessage(doc []byte) (message, *refusal) {
 		case "result", "error":
 			m.more = true
 		case "id":
-			if n, err := strconv.ParseFloat(string(v), 64); v.Kind() == '0' && (err != nil || n != math.Trunc(n)) {
+			if fractional(v) {
 				return badRequest("an id is a text or a whole number: the answer to this one would have another")
 			}
 			m.id = v
@@ -179,10 +180,25 @@ func readMessage(doc []byte) (message, *refusal) {
 		}
 		return nil
 	})
-	if bad == nil && m.method == methodCall {
+	switch {
+	case bad != nil:
+	case m.method == methodCall:
 		bad = m.readCall(params)
+	case m.method == methodCancelled:
+		_ = members(params, func(name string, v jsontext.Value) *refusal {
+			if name == "requestId" && fractional(v) {
+				bad = badParams("requestId is a text or a whole number: no request has this one, and one of another id isn't to be cancelled")
+			}
+			return nil
+		})
 	}
 	return m, bad
+}
+
+// fractional tells that a value is a number with a fraction, which the SDK would cut off.
+func fractional(v jsontext.Value) bool {
+	n, err := strconv.ParseFloat(string(v), 64)
+	return v.Kind() == '0' && (err != nil || n != math.Trunc(n))
 }
 
 // readCall reads the params of tools/call.

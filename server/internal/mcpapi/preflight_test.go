@@ -54,6 +54,7 @@ func TestPreflightRefuses(t *testing.T) {
 		{"an id twice in a batch", `[` + call(`{"name":"a"}`) + `,` + call(`{"name":"b"}`) + `]`, jsonrpc.CodeInvalidRequest, "7", "b"},
 		{"an id twice in a batch, spelt otherwise", `[{"jsonrpc":"2.0","id":70,"method":"ping"},{"jsonrpc":"2.0","id":7e1,"method":"ping"}]`, jsonrpc.CodeInvalidRequest, "7e1", ""},
 		{"an id with a fraction", `{"jsonrpc":"2.0","id":7.5,"method":"tools/call","params":{"name":"fs_stat"}}`, jsonrpc.CodeInvalidRequest, "7.5", "fs_stat"},
+		{"a cancel of an id with a fraction", `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":71.9}}`, jsonrpc.CodeInvalidParams, "", ""},
 		{"an id twice in a batch, for the SDK", `[{"jsonrpc":"2.0","id":7,"method":"ping"},{"jsonrpc":"2.0","id":7.5,"method":"ping"}]`, jsonrpc.CodeInvalidRequest, "7.5", ""},
 		{"a text as id twice in a batch", `[{"jsonrpc":"2.0","id":"a","method":"ping"},{"jsonrpc":"2.0","id":"\u0061","method":"ping"}]`, jsonrpc.CodeInvalidRequest, `"\u0061"`, ""},
 		{"batch too long", `[` + strings.Repeat(`{"jsonrpc":"2.0","method":"x"},`, 40) + `{}]`, jsonrpc.CodeInvalidRequest, "", ""},

@@ -103,6 +103,8 @@ func (f *fileRequest) check(known []string) error {
 			return fleet.Errorf(protocol.CodeBadArgs, "there's no query parameter %s here", text.Quote(name, 64))
 		case len(values) > 1:
 			return fleet.Errorf(protocol.CodeBadArgs, "the query parameter %s is given twice", name)
+		case values[0] == "": // it isn't absent: an empty condition would be none
+			return fleet.Errorf(protocol.CodeBadArgs, "the query parameter %s is empty: give a value, or leave it out", name)
 		}
 	}
 	if q.Get("path") == "" {

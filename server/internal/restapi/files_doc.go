@@ -49,7 +49,7 @@ func (a *API) describeFiles() {
 	put := a.described(find("upload-file"))
 	put.Parameters = []*huma.Param{agent, path, upload, sum, query("mode", "Permissions as octal digits, such as 0644.", str("^[0-7]{1,5}$")),
 		query("create_parents", "Make missing folders.", &huma.Schema{Type: "boolean"}),
-		query("if_sha256", "Only if the present content has this SHA-256; absent: only if there's no file.", str("")),
+		query("if_sha256", "Only if the present content has this SHA-256. The word absent: only if there's no file.", str("")),
 		header("Content-Range", "bytes FIRST-LAST/SIZE, for what is sent of the whole."),
 		header("Repr-Digest", "sha-256=:BASE64: of the whole content (RFC 9530)."), header("Content-Digest", "The same, of a body that is the whole.")}
 	put.RequestBody = &huma.RequestBody{Required: true, Description: "The file's bytes.", Content: file}

@@ -989,7 +989,7 @@ export interface operations {
                 mode?: string;
                 /** @description Make missing folders. */
                 create_parents?: boolean;
-                /** @description Only if the present content has this SHA-256; absent: only if there's no file. */
+                /** @description Only if the present content has this SHA-256. The word absent: only if there's no file. */
                 if_sha256?: string;
             };
             header?: {
