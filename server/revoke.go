@@ -24,17 +24,23 @@ const (
 	jobsReach = 7 * 24 * time.Hour
 	// stopTries bounds how often one agent is told to stop one principal's jobs.
 	stopTries = 8
+	// stopWait is how long the end of such a call is waited for at once, and stopLook how long
+	// it then takes until it's looked at anew. A call that failed is made again after stopPause,
+	// one that couldn't be made after stopPause, then twice that, and so on up to stopLook.
+	stopWait, stopLook, stopPause = 5 * time.Second, time.Minute, 5 * time.Second
 )
 
 // jobStopper ends the background jobs of credentials that no longer count. A job outlives its
 // call, so that ending the calls isn't enough. It's a call like any other: on record, queued
 // for an agent that is away, and made once, by its key, however often the server starts.
 type jobStopper struct {
-	mu    sync.Mutex
-	tries map[store.JobOwner]int // stopTries: done with
+	mu   sync.Mutex
+	seen map[store.JobOwner]bool // being seen to, or done with
+	all  sync.WaitGroup
 }
 
-// stopJobs tells the agents on which revoked or expired credentials have started jobs.
+// stopJobs tells the agents on which revoked or expired credentials have started jobs. It
+// waits for none of them: an agent may be away, and its neighbour's jobs are to end now.
 func (s *Server) stopJobs(ctx context.Context, snap *store.Snapshot) {
 	owners, err := s.db.JobOwners(ctx, time.Now().Add(-jobsReach))
 	if err != nil {
@@ -42,53 +48,89 @@ func (s *Server) stopJobs(ctx context.Context, snap *store.Snapshot) {
 		return
 	}
 	for _, o := range owners {
-		if snap.Agents[o.Agent] == nil || s.authn.Alive(o.Principal) {
-			continue
-		}
-		if try, ok := s.jobs.begin(o); ok {
-			s.stopJobsOf(ctx, o, try)
+		if snap.Agents[o.Agent] != nil && !s.authn.Alive(o.Principal) && s.jobs.begin(o) {
+			s.jobs.all.Go(func() { s.stopJobsOf(ctx, o) })
 		}
 	}
 }
 
-func (j *jobStopper) begin(o store.JobOwner) (try int, ok bool) {
+func (j *jobStopper) begin(o store.JobOwner) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.tries == nil {
-		j.tries = map[store.JobOwner]int{}
+	if j.seen == nil {
+		j.seen = map[store.JobOwner]bool{}
 	}
-	try = j.tries[o]
-	j.tries[o] = min(try+1, stopTries)
-	return try, try < stopTries
+	was := j.seen[o]
+	j.seen[o] = true
+	return !was
 }
 
-func (j *jobStopper) done(o store.JobOwner) {
+// again lets the jobs of an owner be looked for once more.
+func (j *jobStopper) again(o store.JobOwner) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.tries[o] = stopTries
+	delete(j.seen, o)
 }
 
-func (s *Server) stopJobsOf(ctx context.Context, o store.JobOwner, try int) {
+// stopJobsOf makes the call until it has succeeded. One that ended otherwise in the time of an
+// earlier process, or by a cancel, is followed by the next.
+func (s *Server) stopJobsOf(ctx context.Context, o store.JobOwner) {
+	log := s.log.With("agent", o.Agent, "principal", o.Principal)
+	wait := stopPause
+	for try := 0; try < stopTries && ctx.Err() == nil; {
+		res, err := s.callJobStop(ctx, o, try)
+		switch {
+		case err != nil && fleet.AsError(err).Code == protocol.CodeUnsupported: // its agent has no jobs any more
+			return
+		case err != nil && fleet.AsError(err).Code == protocol.CodeUnknownAgent: // it was removed, which ends them
+			s.jobs.again(o)
+			return
+		case ctx.Err() != nil:
+			return
+		case err != nil:
+			log.Warn("the jobs of a revoked credential could not be stopped; tried again soon", "err", err)
+			pause(ctx, wait)
+			wait = min(2*wait, stopLook)
+		case res.State == fleet.Succeeded:
+			log.Info("the jobs of a revoked credential are stopped")
+			return
+		case !res.State.Final(): // it waits for its agent, and need not be made again unless somebody ends it
+			log.Debug("the jobs of a revoked credential are stopped when their agent is told", "state", res.State)
+			pause(ctx, stopLook)
+		default:
+			try++
+			log.Warn("the jobs of a revoked credential may not all be stopped", "state", res.State, "call", res.CallID, "try", try)
+			if !res.Joined {
+				pause(ctx, stopPause)
+			}
+		}
+	}
+	if ctx.Err() == nil {
+		log.Error("the jobs of a revoked credential could not be stopped; look on the host (job_list, job_stop)", "tries", stopTries)
+	}
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+func (s *Server) callJobStop(ctx context.Context, o store.JobOwner, try int) (dispatch.Result, error) {
 	args, err := json.Marshal(map[string]string{"principal": o.Principal})
 	if err != nil {
-		return // it's two strings
+		return dispatch.Result{}, err // it's two strings
 	}
 	who := authn.System("revocation")
-	who.Grant = fleet.Grant{Agents: fleet.AgentSet{IDs: []fleet.AgentID{o.Agent}}, Tools: fleet.ToolSet{Names: []string{"job_stop"}}}
+	who.Grant = fleet.Only(o.Agent, "job_stop")
 	agent, _ := jsontext.AppendQuote(nil, string(o.Agent)) // an agent id is plain ASCII
-	res, err := s.dispatch.Call(ctx, who, dispatch.Request{
-		Tool: "job_stop", Agent: agent, Args: args, Wait: 5 * time.Second, Edge: "system", QueueFor: dispatch.MaxQueue,
+	return s.dispatch.Call(ctx, who, dispatch.Request{
+		Tool: "job_stop", Agent: agent, Args: args, Wait: stopWait, Edge: "system", QueueFor: dispatch.MaxQueue,
 		Key: fmt.Sprintf("revoked:%s:%s:%d", o.Principal, o.Agent, try),
 	})
-	switch {
-	case err != nil && fleet.AsError(err).Code == protocol.CodeUnsupported:
-		s.jobs.done(o) // its agent has no jobs any more
-	case err != nil:
-		s.log.Warn("the jobs of a revoked credential could not be stopped; tried again soon", "agent", o.Agent, "principal", o.Principal, "err", err)
-	case !res.State.Final(), res.State == fleet.Succeeded:
-		s.log.Info("the jobs of a revoked credential are stopped", "agent", o.Agent, "principal", o.Principal, "state", res.State)
-		s.jobs.done(o)
-	}
 }
 
 const (

@@ -207,7 +207,7 @@ func (s *Server) Run(ctx context.Context) error {
 	go func() { defer close(watched); s.watch(watch) }()
 	touched := make(chan error, 1)
 	go func() { touched <- s.tunnel.Run(watch) }()
-	defer func() { stop(); <-watched; <-touched }()
+	defer func() { stop(); <-watched; s.jobs.all.Wait(); <-touched }()
 
 	failed := make(chan error, 1)
 	go func() { failed <- s.http.Serve(s.listener) }()

@@ -236,7 +236,8 @@ func (a *app) agentsPurge() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "purge ID", Short: "Take back the calls queued for an agent", Args: oneArg("an agent id"),
 		Long: `Takes back every call that waits for the agent to connect (drover call --queue-for), whoever
-made it; none of them runs. Calls that were sent go on. The running server has the queue, so
+made it; none of them runs. Calls that were sent go on, and so does the server's own order to end the
+jobs of a revoked token. The running server has the queue, so
 this needs --url.`,
 		Example: "  drover agents purge web-01 --url http://127.0.0.1:7400",
 	}

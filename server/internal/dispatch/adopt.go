@@ -51,7 +51,7 @@ func (d *Dispatcher) Adopt(ctx context.Context) (int, error) {
 }
 
 func (d *Dispatcher) adopt(c *store.OpenCall) {
-	who, alive := d.principal(c.Principal)
+	who, alive := d.callerOf(&c.Call)
 	if !alive {
 		who = fleet.Principal{ID: c.Principal, Name: c.Name}
 	}
@@ -98,6 +98,15 @@ func (d *Dispatcher) adopt(c *store.OpenCall) {
 	d.wg.Add(1)
 	d.mu.Unlock()
 	go d.fly(f, way)
+}
+
+// callerOf is who made an earlier call, if that still counts. What the server began itself it
+// was allowed for that one call: its grant is written nowhere else.
+func (d *Dispatcher) callerOf(c *fleet.Call) (who fleet.Principal, alive bool) {
+	if who, alive = d.principal(c.Principal); alive && who.Kind == fleet.KindSystem {
+		who.Grant = fleet.Only(c.Agent, c.Tool)
+	}
+	return who, alive
 }
 
 // oldTarget is what an open call was for. An agent or a tool that is gone is only named.
@@ -193,7 +202,7 @@ func (d *Dispatcher) unwanted(ctx context.Context, id fleet.CallID) error {
 	if !call.CancelAt.IsZero() {
 		return errAsked
 	}
-	who, alive := d.principal(call.Principal)
+	who, alive := d.callerOf(call)
 	if def := d.defs[call.Tool]; !alive || def != nil && authz.Decide(who, def, d.db.Snapshot().Agents[call.Agent]) != "" {
 		return errRevoked
 	}

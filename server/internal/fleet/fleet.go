@@ -117,6 +117,11 @@ type Grant struct {
 	Tools  ToolSet
 }
 
+// Only is the grant of one tool on one agent: what the server does itself is allowed no more.
+func Only(agent AgentID, tool string) Grant {
+	return Grant{Agents: AgentSet{IDs: []AgentID{agent}}, Tools: ToolSet{Names: []string{tool}}}
+}
+
 // AgentSet names agents: all, or ids, or a label selector. The zero set is empty.
 type AgentSet struct {
 	All bool      `json:"all,omitempty"`

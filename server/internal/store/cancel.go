@@ -25,9 +25,10 @@ func (db *DB) RecordCancel(ctx context.Context, c fleet.Cancel) error {
 	return db.submit(ctx, &op{cancel: &c, rowID: newID()})
 }
 
-// QueuedFor lists the calls that are queued for an agent, by id.
+// QueuedFor lists the calls that are queued for an agent, by id. The server's own aren't among
+// them: they end what was revoked.
 func (db *DB) QueuedFor(ctx context.Context, agent fleet.AgentID) ([]fleet.CallID, error) {
-	return db.callIDs(ctx, `SELECT id FROM calls WHERE finished_at IS NULL AND state = 'queued' AND agent = $1 ORDER BY id`, string(agent))
+	return db.callIDs(ctx, `SELECT id FROM calls WHERE finished_at IS NULL AND state = 'queued' AND agent = $1 AND principal NOT LIKE 'system:%' ORDER BY id`, string(agent))
 }
 
 // CancelsHere lists the open calls of this process whose end was asked for, wherever that
