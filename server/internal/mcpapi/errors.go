@@ -1,11 +1,13 @@
 package mcpapi
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -36,6 +38,12 @@ func rpcError(code int64, fe *fleet.Error) *jsonrpc.Error {
 	}
 	e.Data = withCode(data, fe.Code)
 	return e
+}
+
+// hasCode tells that an error is ours.
+func hasCode(data json.RawMessage) bool {
+	var m struct{ Code *json.RawMessage }
+	return json.Unmarshal(data, &m) == nil && m.Code != nil
 }
 
 // withCode adds code to an error's data, which keeps its other members.
@@ -95,18 +103,16 @@ func writeRPCError(w http.ResponseWriter, status int, id jsontext.Value, e *json
 	_, _ = w.Write(encodeRPCError(id, e)) // a client that is gone needs no answer
 }
 
-// annotate gives an error of the SDK our code, on its way through a server's middleware.
+// annotate puts an error of the SDK in our words, on its way through a server's middleware.
 // A tool that isn't there is recorded like one that isn't granted, and reads like it.
 func (a *API) annotate(req mcp.Request, method string, err error) error {
 	var e *jsonrpc.Error
 	if !errors.As(err, &e) {
-		return err
+		a.log.Debug("MCP's library refused a request", "method", text.Quote(method, 64), "err", err)
+		e = &jsonrpc.Error{}
 	}
 	call, ok := req.(*mcp.CallToolRequest)
-	if !ok || method != methodCall {
-		return &jsonrpc.Error{Code: e.Code, Message: e.Message, Data: withCode(e.Data, codeOf(e.Code))}
-	}
-	if e.Code == jsonrpc.CodeInvalidParams && e.Data == nil && strings.HasPrefix(e.Message, "unknown tool ") {
+	if ok && method == methodCall && e.Code == jsonrpc.CodeInvalidParams && e.Data == nil && strings.HasPrefix(e.Message, "unknown tool ") {
 		who, _ := principalOf(call.Extra)
 		e = a.unknownTool()
 		a.dispatch.Refuse(who, fleet.Refusal{
@@ -115,7 +121,8 @@ func (a *API) annotate(req mcp.Request, method string, err error) error {
 		})
 		return e
 	}
-	return &jsonrpc.Error{Code: e.Code, Message: e.Message, Data: withCode(e.Data, codeOf(e.Code))}
+	e, _ = reworded(e)
+	return e
 }
 
 // unknownTool is the one answer to a tool that doesn't exist or isn't granted.
@@ -166,29 +173,44 @@ func sdkError(status *int, body []byte, id *jsontext.Value) (e *jsonrpc.Error, o
 		if len(got.ID) > 0 && string(got.ID) != "null" {
 			*id = jsontext.Value(got.ID)
 		}
-		before := len(got.Error.Data)
-		got.Error.Data = withCode(got.Error.Data, codeOf(got.Error.Code))
-		return got.Error, before == len(got.Error.Data)
+		return reworded(got.Error)
 	}
-	msg := text.Line(string(body), 300)
 	switch *status {
-	case http.StatusNotFound:
-		return rpcError(codeSessionMissing, fleet.Errorf(protocol.CodeNotFound, "there is no such session here; begin again with initialize")), false
-	case http.StatusForbidden:
+	case http.StatusNotFound, http.StatusForbidden:
 		// Another principal's session looks like none, and a client whose token was renewed
 		// begins again.
-		if strings.Contains(msg, "session") {
-			*status = http.StatusNotFound
-			return rpcError(codeSessionMissing, fleet.Errorf(protocol.CodeNotFound, "there is no such session here; begin again with initialize")), false
-		}
-		return rpcError(codeServer, fleet.Errorf(protocol.CodeDenied, "%s", msg)), false
+		*status = http.StatusNotFound
+		e = rpcError(codeSessionMissing, noSession())
 	case http.StatusMethodNotAllowed:
-		return rpcError(codeServer, fleet.Errorf(protocol.CodeUnsupported, "this method needs a session (Mcp-Session-Id); messages are sent by POST")), false
+		e = rpcError(codeServer, fleet.Errorf(protocol.CodeUnsupported, "this method needs a session (Mcp-Session-Id); messages are sent by POST"))
 	case http.StatusRequestEntityTooLarge:
-		return rpcError(codeServer, fleet.Errorf(protocol.CodeTooLarge, "%s", msg)), false
+		e = rpcError(codeServer, fleet.Errorf(protocol.CodeTooLarge, "the body is larger than a request may be"))
 	case http.StatusInternalServerError:
-		return rpcError(jsonrpc.CodeInternalError, fleet.Errorf(protocol.CodeInternal, "Drover failed inside; the server's log has the cause")), false
-	default:
-		return rpcError(jsonrpc.CodeInvalidRequest, fleet.Errorf(protocol.CodeBadArgs, "%s", msg)), false
+		e = rpcError(jsonrpc.CodeInternalError, fleet.Errorf(protocol.CodeInternal, insideMessage))
+	default: // check has found what clients get wrong
+		e, _ = reworded(&jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest})
 	}
+	return e, false
+}
+
+// inOurWords is an event in which the SDK answers with an error, which it writes whole, in our
+// words; nil where it's anything else.
+func inOurWords(event []byte) []byte {
+	before, data, ok := bytes.Cut(event, []byte("data: "))
+	if !ok || !bytes.Contains(data, []byte(`"error":`)) {
+		return nil
+	}
+	var got rpcBody
+	if json.Unmarshal(data, &got) != nil || got.Error == nil {
+		return nil
+	}
+	e, ours := reworded(got.Error)
+	if ours {
+		return nil
+	}
+	return slices.Concat(before, []byte("data: "), encodeRPCError(jsontext.Value(got.ID), e), []byte("\n\n"))
+}
+
+func noSession() *fleet.Error {
+	return fleet.Errorf(protocol.CodeNotFound, "there is no such session here; begin again with initialize")
 }

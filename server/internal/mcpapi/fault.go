@@ -21,7 +21,7 @@ func (a *API) caught(what string, who fleet.Principal) func(*fault.Panic) {
 func contain[T any](a *API, what string, serve func() (T, error)) (res T, err error) {
 	defer fault.Catch(func(p *fault.Panic) {
 		a.metrics.Caught(a.log, obs.InRequest, p, "what", what)
-		err = rpcError(jsonrpc.CodeInternalError, fleet.Errorf(protocol.CodeInternal, "Drover failed inside; the server's log has the cause"))
+		err = rpcError(jsonrpc.CodeInternalError, fleet.Errorf(protocol.CodeInternal, insideMessage))
 	})
 	return serve()
 }

@@ -452,6 +452,8 @@ func TestGETStream(t *testing.T) {
 	}
 }
 
+const listen = `{"jsonrpc":"2.0","id":1,"method":"subscriptions/listen","params":{"notifications":{},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`
+
 // A client that opens the stream of its session anew replaces the old one, also when as many
 // stand as may: one more of another kind is refused.
 func TestAStreamIsReplacedWhereNoMoreMayStand(t *testing.T) {
@@ -476,8 +478,8 @@ func TestAStreamIsReplacedWhereNoMoreMayStand(t *testing.T) {
 		drain(t, streams[i])
 		streams[i] = lines
 	}
-	if _, status := get(t, f, token, "another"); status != 429 {
-		t.Errorf("one more: status %d", status)
+	if resp, body := f.PostMCP(token, harness.Modern, http.Header{"Mcp-Method": {"subscriptions/listen"}}, listen); resp.StatusCode != 429 {
+		t.Errorf("one more: %d %s", resp.StatusCode, body)
 	}
 	if first := next(t, streams[1]); first != "retry: 2000" {
 		t.Errorf("another stream was ended: %q", first)

@@ -13,6 +13,7 @@ import (
 	"github.com/drover-fleet/drover/protocol/capability"
 	"github.com/drover-fleet/drover/server/internal/dispatch"
 	"github.com/drover-fleet/drover/server/internal/fleet"
+	"github.com/drover-fleet/drover/server/internal/mcpapi/mark"
 )
 
 func TestLooksOwn(t *testing.T) {
@@ -25,7 +26,7 @@ func TestLooksOwn(t *testing.T) {
 		"[drover: the middle of this output is not shown]", "[ Drover : x]", "(drover: x)", "【drover】",
 		"… 123 bytes left out …", "...123 bytes left out...", "123 bytes left out", "[1,234 bytes left out]", "- 5 Bytes Left Out", "  … 5 bytes left out …",
 	} {
-		if !looksOwn(line) {
+		if !mark.LooksOwn(line) {
 			t.Errorf("%q passes", line)
 		}
 	}
@@ -34,14 +35,14 @@ func TestLooksOwn(t *testing.T) {
 		"--stderr FILE   where errors go", "  --stderr-file=x", "-stderr=x", "- item", "---", "--- a/file.go", "--- stdout ---", "-rw-r--r-- 1 root root 0 stderr",
 		"drover: x", "bytes left out", "12 bytes", "x [db-01 · call y]",
 	} {
-		if looksOwn(line) {
+		if mark.LooksOwn(line) {
 			t.Errorf("%q is taken for Drover's own", line)
 		}
 	}
 }
 
 // likeOwn is what a careless reader could take for a line of Drover's, told in another way
-// than looksOwn tells it.
+// than mark.LooksOwn tells it.
 var likeOwn = regexp.MustCompile(`(?i)^[\s\p{Z}]*(?:[\[［【⟦].*(?:\bcall\b|·)|(?:[–—─]|--[-\s\p{Z}])[-–—─\s\p{Z}]*stderr|\[drover|…? ?[0-9]+ bytes left out)`)
 
 // pieces are what forgeries are made of.
@@ -62,7 +63,7 @@ func forge(r *rand.Rand, most int) string {
 // unmarked counts the lines that look like Drover's own and bear no mark.
 func unmarked(s string) (n int) {
 	for line := range strings.SplitSeq(s, "\n") {
-		if likeOwn.MatchString(line) || looksOwn(line) && !strings.HasPrefix(line, `\`) {
+		if likeOwn.MatchString(line) || mark.LooksOwn(line) && !strings.HasPrefix(line, `\`) {
 			n++
 		}
 	}

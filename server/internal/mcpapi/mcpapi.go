@@ -162,15 +162,24 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		defer done()
 	}
-	method := ""
+	method := soleMethod(msgs)
+	stateful := a.stateful(r, method)
+	server := a.servers.of(who.ID)
+	if bad := a.check(r, server, stateful, msgs); bad != nil {
+		a.turnAway(w, r, who, msgs, bad)
+		return
+	}
+	if ignored(msgs) {
+		w.WriteHeader(http.StatusAccepted)
+		return
+	}
 	if len(msgs) == 1 {
-		method = msgs[0].method
 		if c, ok := a.plain(r, who, &msgs[0]); ok {
 			a.serveCall(w, r, c)
 			return
 		}
 	}
-	next, stateful := a.withoutSessions, a.stateful(r, method)
+	next := a.withoutSessions
 	if stateful {
 		next = a.withSessions
 		if r.Method == http.MethodGet {
@@ -180,15 +189,10 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if r.Method == http.MethodGet || method == methodListen {
 		if err := a.stand(who.ID, req); err != nil {
-			bad := asRefusal(err)
-			if len(msgs) == 1 && goodID(msgs[0].id) {
-				bad.id = msgs[0].id
-			}
-			bad.write(w)
+			a.turnAway(w, r, who, msgs, asRefusal(err))
 			return
 		}
 	}
-	server := a.servers.of(who.ID)
 	server.sync(a, who)
 	server.touch(r.Header.Get(sessionHeader))
 	s := newStream(w, r.Method == http.MethodGet, method != methodInitialize, a.caught("a stream", who))
@@ -217,6 +221,7 @@ func (a *API) readPost(w http.ResponseWriter, r *http.Request, who fleet.Princip
 	msgs, bad := preflight(body)
 	if bad != nil {
 		done()
+		bad.settle(r)
 		a.refuseBody(w, r, who, bad)
 		return nil, nil, false
 	}

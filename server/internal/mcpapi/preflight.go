@@ -38,6 +38,7 @@ const maxBatch = 32
 const (
 	methodCall       = "tools/call"
 	methodCancelled  = "notifications/cancelled"
+	methodProgress   = "notifications/progress"
 	methodInitialize = "initialize"
 	methodListen     = "subscriptions/listen" // 2026-07-28
 )
@@ -48,10 +49,14 @@ type message struct {
 	method string         // "" for a response
 	tool   string         // of tools/call
 
+	named   bool   // it has a method, and is no response
+	unknown bool   // the SDK has no such method
+	version string // that _meta says, from 2026-07-28 on
+
 	// What the way of our own for tools/call reads, raw; nil where there's none.
 	tag, args, meta jsontext.Value
-	// more tells of members that this way doesn't know, or of a batch.
-	more bool
+	more            bool // it has members that this way doesn't know, or is one of a batch
+	batch           bool
 }
 
 // refusal is a body that goes no further.
@@ -62,6 +67,7 @@ type refusal struct {
 	// What could be read, for the answer and the record: nothing here was checked.
 	id          jsontext.Value
 	tool, agent string
+	batch       bool // it's of one message of a batch
 }
 
 // preflight reads a whole body strictly, before the SDK, which takes the last of two
@@ -90,8 +96,8 @@ func preflight(body []byte) ([]message, *refusal) {
 	if err := json.Unmarshal(body, &raw); err != nil {
 		return nil, badRequest("the batch could not be read")
 	}
-	if len(raw) > maxBatch {
-		return nil, badRequest("a batch has at most " + strconv.Itoa(maxBatch) + " messages")
+	if len(raw) == 0 || len(raw) > maxBatch {
+		return nil, badRequest("a batch has one to " + strconv.Itoa(maxBatch) + " messages")
 	}
 	ms := make([]message, len(raw))
 	ids := map[string]bool{}
@@ -105,9 +111,10 @@ func preflight(body []byte) ([]message, *refusal) {
 		}
 		if r != nil {
 			r.guess(one)
+			r.batch = true
 			return nil, r
 		}
-		m.more = true // a batch of one is a batch
+		m.more, m.batch = true, true // a batch of one is a batch
 		ms[i] = m
 	}
 	return passed(body, ms...)
@@ -157,22 +164,26 @@ func idKey(id jsontext.Value) string {
 func readMessage(doc []byte) (message, *refusal) {
 	var m message
 	var params jsontext.Value
+	response := false
 	bad := members(doc, func(name string, v jsontext.Value) *refusal {
 		switch name {
 		case "jsonrpc":
 			m.tag = v
 		case "result", "error":
-			m.more = true
+			m.more, response = true, true
+			if name == "error" && json.Unmarshal(v, new(jsonrpc.Error)) != nil {
+				return badRequest("the error of a response is an object with code and message")
+			}
 		case "id":
-			if fractional(v) {
-				return badRequest("an id is a text or a whole number: the answer to this one would have another")
+			if !whole(v) && v.Kind() != 'n' {
+				return badRequest("an id is a text or a whole number: the answer to this one would have another, or none")
 			}
 			m.id = v
 		case "method":
 			if v.Kind() != '"' {
 				return badRequest("method must be a string")
 			}
-			m.method = unquote(v)
+			m.method, m.named = unquote(v), true
 		case "params":
 			params = v
 		default:
@@ -180,17 +191,8 @@ func readMessage(doc []byte) (message, *refusal) {
 		}
 		return nil
 	})
-	switch {
-	case bad != nil:
-	case m.method == methodCall:
-		bad = m.readCall(params)
-	case m.method == methodCancelled:
-		_ = members(params, func(name string, v jsontext.Value) *refusal {
-			if name == "requestId" && fractional(v) {
-				bad = badParams("requestId is a text or a whole number: no request has this one, and one of another id isn't to be cancelled")
-			}
-			return nil
-		})
+	if bad == nil {
+		bad = m.readRest(params, response)
 	}
 	return m, bad
 }
@@ -222,7 +224,9 @@ func (m *message) readCall(params jsontext.Value) *refusal {
 			if v.Kind() != '{' && v.Kind() != 'n' {
 				return badParams("params._meta must be an object")
 			}
-			m.meta = v
+			if m.meta = v; v.Kind() == '{' {
+				return m.readMeta(v)
+			}
 		case "inputResponses", "requestState", "task":
 			m.more = true
 		default:
@@ -294,7 +298,7 @@ func (r *refusal) guess(body []byte) {
 	_ = members(body, func(name string, v jsontext.Value) *refusal {
 		switch name {
 		case "id":
-			if ids++; v.Kind() == '"' || v.Kind() == '0' {
+			if ids++; whole(v) { // what is no id is answered with null
 				r.id = v
 			}
 		case "params":

@@ -16,6 +16,7 @@ import (
 	"github.com/drover-fleet/drover/protocol/text"
 	"github.com/drover-fleet/drover/server/internal/dispatch"
 	"github.com/drover-fleet/drover/server/internal/fleet"
+	"github.com/drover-fleet/drover/server/internal/mcpapi/mark"
 )
 
 // metaCall is where programs find what a result's text says: MCP hosts don't show it to
@@ -71,7 +72,7 @@ func errorResult(tool string, fe *fleet.Error) *mcp.CallToolResult {
 
 // errorText is an error as a model reads it: the code, then what to do next. A message may
 // be a host's.
-func errorText(fe *fleet.Error) string { return mark(visibleError(fe)) }
+func errorText(fe *fleet.Error) string { return mark.Lines(visibleError(fe)) }
 
 // visibleError is errorText before it's cut and marked.
 func visibleError(fe *fleet.Error) string {
@@ -234,7 +235,7 @@ func statusLine(res dispatch.Result, end string, took time.Duration, notes ...st
 func statusWord(s string, max int) string {
 	return strings.Map(func(r rune) rune {
 		switch {
-		case midDot(r):
+		case mark.MidDot(r):
 			return -1
 		case r == '[':
 			return '('

@@ -8,6 +8,7 @@ import (
 
 	"github.com/drover-fleet/drover/protocol/capability"
 	"github.com/drover-fleet/drover/server/internal/dispatch"
+	"github.com/drover-fleet/drover/server/internal/mcpapi/mark"
 )
 
 // keptNote says where the rest of a cut output is.
@@ -34,8 +35,8 @@ func outputResult(res dispatch.Result, limit int) (*mcp.CallToolResult, error) {
 	shown := ""
 	for {
 		body, notes := hostText(out.Text)
-		if shown = mark(body); len(shown) > len(body) {
-			notes = append(notes, noteMarked)
+		if shown = mark.Lines(body); len(shown) > len(body) {
+			notes = append(notes, mark.Note)
 		}
 		shown = outputStatus(res, out, again, notes...) + "\n" + shown
 		if len(shown) <= limit || out.Text == "" {

@@ -16,6 +16,7 @@ import (
 	"github.com/drover-fleet/drover/protocol/capability"
 	"github.com/drover-fleet/drover/protocol/text"
 	"github.com/drover-fleet/drover/server/internal/dispatch"
+	"github.com/drover-fleet/drover/server/internal/mcpapi/mark"
 )
 
 // stderrRule stands between standard output and standard error.
@@ -85,7 +86,7 @@ func newProcessText(res dispatch.Result, out capability.ProcessOut) processText 
 // where there's too much, and each keeps its half or what the other leaves.
 func (p processText) fit(limit int) (shown string, cut bool) {
 	cutFault := text.Cut(p.fault, min(2000, limit/2))
-	fault, stdout, stderr := mark(cutFault), mark(p.stdout), mark(p.stderr)
+	fault, stdout, stderr := mark.Lines(cutFault), mark.Lines(p.stdout), mark.Lines(p.stderr)
 	marks := len(fault) - len(cutFault)
 	whole := p.join(p.head(marks+len(stdout)-len(p.stdout)+len(stderr)-len(p.stderr)), fault, stdout, stderr)
 	if len(whole) <= limit {
@@ -102,7 +103,7 @@ func (p processText) fit(limit int) (shown string, cut bool) {
 // head is the status line above a text that has so many marks.
 func (p processText) head(marks int) string {
 	if marks > 0 {
-		return p.status(noteMarked)
+		return p.status(mark.Note)
 	}
 	return p.status()
 }
@@ -142,7 +143,7 @@ const cutNote = "\n[drover: the middle of this output is not shown]\n"
 // middle marks s; if it's longer than limit then, it keeps the head and the tail of s, marked,
 // in at most limit bytes with the note between. marks counts the marks.
 func middle(s string, limit int) (shown string, marks int) {
-	if whole := mark(s); len(whole) <= limit {
+	if whole := mark.Lines(s); len(whole) <= limit {
 		return whole, len(whole) - len(s)
 	}
 	for keep := min(limit-len(cutNote), len(s)); keep >= 2; {
@@ -153,7 +154,7 @@ func middle(s string, limit int) (shown string, marks int) {
 		for to < len(s) && !utf8.RuneStart(s[to]) {
 			to++
 		}
-		head, tail := mark(s[:from]), mark(s[to:])
+		head, tail := mark.Lines(s[:from]), mark.Lines(s[to:])
 		over := len(head) + len(cutNote) + len(tail) - limit
 		if over <= 0 {
 			return head + cutNote + tail, len(head) + len(tail) - from - (len(s) - to)
@@ -204,13 +205,13 @@ func textFile(res dispatch.Result, out capability.FSReadOut, m callMeta, limit i
 	body, notes := hostText(out.Text)
 	m.NextOffset, m.Truncated = out.NextOffset, out.Truncated
 	// The status line grows by what a cut adds to it.
-	room := max(0, limit-len(fileStatus(res, out, m, append(slices.Clone(notes), noteMarked)...))-120)
-	shown := mark(body)
+	room := max(0, limit-len(fileStatus(res, out, m, append(slices.Clone(notes), mark.Note)...))-120)
+	shown := mark.Lines(body)
 	if len(shown) > room {
 		whole := out
 		for keep := min(room, len(body)); ; keep = len(body) - (len(shown) - room) {
 			body, out = cutText(body, whole, keep)
-			if shown = mark(body); len(shown) <= room {
+			if shown = mark.Lines(body); len(shown) <= room {
 				break
 			}
 		}
@@ -220,7 +221,7 @@ func textFile(res dispatch.Result, out capability.FSReadOut, m callMeta, limit i
 		}
 	}
 	if len(shown) > len(body) {
-		notes = append(notes, noteMarked)
+		notes = append(notes, mark.Note)
 	}
 	return textResult(fileStatus(res, out, m, notes...)+"\n"+shown, res.Err != nil, m)
 }

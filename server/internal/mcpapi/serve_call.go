@@ -40,7 +40,7 @@ type plainCall struct {
 // comes through here that the SDK would refuse, and a test holds them to the same answers.
 func (a *API) plain(r *http.Request, who fleet.Principal, m *message) (*plainCall, bool) {
 	h := r.Header
-	if m.method != methodCall || m.more || string(m.tag) != `"2.0"` || !plainID(m.id) || h["Last-Event-Id"] != nil || !acceptsBoth(h["Accept"]) {
+	if m.method != methodCall || m.more || !plainID(m.id) {
 		return nil, false
 	}
 	version := h.Get(versionHeader)
@@ -87,7 +87,7 @@ func (c *plainCall) readMeta(meta jsontext.Value, h http.Header) bool {
 			fine = fine && v.Kind() == '{' && json.Unmarshal(v, info) == nil
 		case mcp.MetaKeyClientCapabilities:
 			capabilities = goodCapabilities(v)
-		case "progressToken":
+		case progressToken:
 			c.token = bytes.Clone(v) // it's used for as long as the call goes on, the body isn't
 			fine = fine && (v.Kind() == '"' || v.Kind() == '0')
 		case metaKey:
@@ -138,23 +138,22 @@ func plainID(id jsontext.Value) bool {
 	return err == nil && strconv.FormatInt(n, 10) == string(id)
 }
 
-// acceptsBoth tells whether a client takes plain answers and event streams, as each must.
-func acceptsBoth(values []string) bool {
-	plain, events := false, false
+// accepts tells whether a client takes plain answers and event streams.
+func accepts(values []string) (plain, events bool) {
 	for _, v := range values {
 		for one := range strings.SplitSeq(v, ",") {
 			media, _, _ := strings.Cut(one, ";")
-			switch strings.TrimSpace(media) {
-			case "application/json":
+			switch strings.ToLower(strings.TrimSpace(media)) {
+			case "application/json", "application/*":
 				plain = true
-			case "text/event-stream":
+			case "text/event-stream", "text/*":
 				events = true
 			case "*/*":
 				plain, events = true, true
 			}
 		}
 	}
-	return plain && events
+	return plain, events
 }
 
 // serveCall answers a call: as plain JSON if its end comes before the first pulse and before
@@ -187,7 +186,7 @@ func (a *API) serveCall(w http.ResponseWriter, r *http.Request, c *plainCall) {
 	}
 	if !errors.As(err, &e) {
 		a.log.Error("a result could not be written", "tool", c.offer.tool.Name, "err", err)
-		status, e = http.StatusInternalServerError, rpcError(jsonrpc.CodeInternalError, fleet.Errorf(protocol.CodeInternal, "Drover failed inside; the server's log has the cause"))
+		status, e = http.StatusInternalServerError, rpcError(jsonrpc.CodeInternalError, fleet.Errorf(protocol.CodeInternal, insideMessage))
 	}
 	if c.modern && e.Code == jsonrpc.CodeInternalError {
 		status = http.StatusInternalServerError

@@ -85,6 +85,16 @@ func (s *server) opened(session string) {
 	}
 }
 
+// has tells whether a session is open.
+func (s *server) has(session string) bool {
+	for one := range s.server.Sessions() {
+		if one.ID() == session {
+			return true
+		}
+	}
+	return false
+}
+
 func newServers(build func() *mcp.Server) *servers {
 	return &servers{build: build, byID: map[string]*list.Element{}, used: list.New()}
 }

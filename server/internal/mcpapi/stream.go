@@ -124,6 +124,12 @@ func (s *stream) Write(b []byte) (int, error) {
 		return s.held.Write(b)
 	}
 	s.patience()
+	if s.sse {
+		if answer := inOurWords(b); answer != nil {
+			_, err := s.w.Write(answer)
+			return len(b), err
+		}
+	}
 	return s.w.Write(b)
 }
 

@@ -1,4 +1,5 @@
-package mcpapi
+// Package mark keeps what a host says apart from what Drover says, in the text of a tool's answer.
+package mark
 
 import (
 	"strings"
@@ -6,13 +7,13 @@ import (
 	"unicode/utf8"
 )
 
-// noteMarked tells of marks in the status line.
-const noteMarked = `a backslash marks output lines that look like Drover's own`
+// Note tells of marks in the status line.
+const Note = `a backslash marks output lines that look like Drover's own`
 
-// mark puts a backslash before each line of a host's text that equals one of Drover's own
+// Lines puts a backslash before each line of a host's text that equals one of Drover's own
 // lines or could be taken for one: a status line, the rule before standard error, a note.
 // It has to come last, over what is shown: an escape or a cut can make such a line, too.
-func mark(s string) string {
+func Lines(s string) string {
 	var b strings.Builder
 	from := 0
 	for at := 0; at < len(s); {
@@ -20,7 +21,7 @@ func mark(s string) string {
 		if n := strings.IndexByte(s[at:], '\n'); n >= 0 {
 			end = at + n
 		}
-		if looksOwn(s[at:end]) {
+		if LooksOwn(s[at:end]) {
 			b.WriteString(s[from:at])
 			b.WriteByte('\\')
 			from = at
@@ -34,10 +35,10 @@ func mark(s string) string {
 	return b.String()
 }
 
-// looksOwn tells whether a line could be taken for one of Drover's own. White space before
+// LooksOwn tells whether a line could be taken for one of Drover's own. White space before
 // it counts for nothing, nor do marks: a line that had one already gets another, so that a
 // mark can't be forged either.
-func looksOwn(line string) bool {
+func LooksOwn(line string) bool {
 	rest := strings.TrimLeftFunc(line, func(r rune) bool { return blank(r) || r == '\\' })
 	r, size := utf8.DecodeRuneInString(rest)
 	switch {
@@ -58,7 +59,7 @@ func looksBracketed(open rune, rest string) bool {
 	if _, ok := spelt(rest, "drover"); ok {
 		return true
 	}
-	dots, call := strings.ContainsFunc(rest, midDot), hasWord(rest, "call")
+	dots, call := strings.ContainsFunc(rest, MidDot), hasWord(rest, "call")
 	if open == '(' {
 		return dots && call
 	}
@@ -114,8 +115,8 @@ func dash(r rune) bool {
 	return r >= 0x2500 && r <= 0x254d // box drawings
 }
 
-// midDot tells whether r looks like the dot between a status line's parts.
-func midDot(r rune) bool {
+// MidDot tells whether r looks like the dot between a status line's parts.
+func MidDot(r rune) bool {
 	switch r {
 	case '·', '•', '‧', '∙', '⋅', '・', '･', '●', '⸱', '⸳', '᛫', '◦', '\u0387', '\u0701', '\U00010101':
 		return true
