@@ -113,7 +113,7 @@ type Caller struct {
 	Client string `json:"client,omitempty"`
 	// Admin (version 3): the credential may manage Drover, so it may list and stop what others
 	// started on a host.
-	Admin bool `json:"admin,omitempty"`
+	Admin bool `json:"admin,omitzero"`
 }
 
 // Request asks the agent to execute one call. No agent id is in it: the connection it's
@@ -129,13 +129,13 @@ type Request struct {
 	Caller     Caller `json:"caller"`
 	DeadlineMS int64  `json:"deadline_ms"` // time remaining, 1..MaxDeadline, milliseconds
 	// Progress asks for progress frames.
-	Progress bool `json:"progress,omitempty"`
+	Progress bool `json:"progress,omitzero"`
 
 	// Reserved in version 1; an agent that doesn't know what to do with one refuses the call.
 	Approval         *Approval         `json:"approval,omitempty"`
 	ApprovalRequired *ApprovalRequired `json:"approval_required,omitempty"`
-	NotAfterMS       int64             `json:"not_after,omitempty"` // time remaining to start, milliseconds
-	ToolVersion      int               `json:"tool_version,omitempty"`
+	NotAfterMS       int64             `json:"not_after,omitzero"` // time remaining to start, milliseconds
+	ToolVersion      int               `json:"tool_version,omitzero"`
 	// Traceparent (version 3) is the W3C trace context that the call belongs to, for the
 	// environment of what it starts. It decides nothing: see ValidTraceparent.
 	Traceparent string `json:"traceparent,omitempty"`
@@ -258,7 +258,7 @@ type Log struct {
 type Goodbye struct {
 	Type         Type   `json:"type"`
 	Reason       string `json:"reason"`
-	RetryAfterMS int64  `json:"retry_after_ms,omitempty"`
+	RetryAfterMS int64  `json:"retry_after_ms,omitzero"`
 }
 
 // Ping asks for a Pong with the same number at once, before anything else that waits.

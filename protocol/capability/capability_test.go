@@ -2,10 +2,12 @@ package capability
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/go-json-experiment/json"
+	"github.com/google/jsonschema-go/jsonschema"
 
 	"github.com/drover-fleet/drover/protocol"
 )
@@ -121,4 +123,75 @@ func TestNormalizeKeepsTheSchema(t *testing.T) {
 			t.Errorf("%s %s: %v", c.d.Name, c.doc, err)
 		}
 	}
+}
+
+// TestAbsentMembersStayAway: what a result needn't have, and has no value for, isn't in it: a
+// next_offset of 0 would have a reader begin again. It's so of what an older agent sends, too,
+// which wrote these as 0 and false.
+func TestAbsentMembersStayAway(t *testing.T) {
+	said := map[string]bool{"exit_code": true} // 0 is an exit code; the schema says when it's absent
+	for _, d := range All() {
+		doc, looked := zeroOf(d.Out), 0
+		doc["kind"] = "text" // of fs_read, which Check wants; others drop it
+		b, err := json.Marshal(doc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, err := d.Normalize(b)
+		if err != nil {
+			t.Fatalf("%s: %s: %v", d.Name, b, err)
+		}
+		var got map[string]any
+		if err := json.Unmarshal(out, &got); err != nil {
+			t.Fatal(err)
+		}
+		var look func(s *jsonschema.Schema, v any)
+		look = func(s *jsonschema.Schema, v any) {
+			switch v := v.(type) {
+			case []any:
+				for _, item := range v {
+					look(s.Items, item)
+				}
+			case map[string]any:
+				for name, p := range s.Properties {
+					has, there := v[name]
+					if looked++; there && !slices.Contains(s.Required, name) && !said[name] {
+						t.Errorf("%s: %s has nothing to say, and is sent as %v", d.Name, name, has)
+					}
+					if !there && slices.Contains(s.Required, name) {
+						t.Errorf("%s: %s is required, and not sent", d.Name, name)
+					}
+					look(p, has)
+				}
+			}
+		}
+		if look(d.Out, got); looked < len(d.Out.Properties) {
+			t.Errorf("%s: only %d members were looked at", d.Name, looked)
+		}
+	}
+}
+
+// zeroOf is a result whose members are all there and all empty, with one item in each list that
+// must be there.
+func zeroOf(s *jsonschema.Schema) map[string]any {
+	out := map[string]any{}
+	for name, p := range s.Properties {
+		switch p.Type {
+		case "string":
+			out[name] = ""
+		case "integer", "number":
+			out[name] = 0
+		case "boolean":
+			out[name] = false
+		case "object":
+			out[name] = zeroOf(p)
+		case "array":
+			list := []any{}
+			if p.Items.Type == "object" && slices.Contains(s.Required, name) {
+				list = append(list, zeroOf(p.Items))
+			}
+			out[name] = list
+		}
+	}
+	return out
 }

@@ -3,7 +3,7 @@ package capability
 // FSListIn are the arguments of fs_list.
 type FSListIn struct {
 	Path   string `json:"path" minlen:"1" maxlen:"8192" jsonschema:"An absolute path of a folder on the host."`
-	Limit  int    `json:"limit,omitempty" min:"1" max:"2000" jsonschema:"At most this many entries; 500 when absent."`
+	Limit  int    `json:"limit,omitzero" min:"1" max:"2000" jsonschema:"At most this many entries; 500 when absent."`
 	Cursor string `json:"cursor,omitempty" maxlen:"8192" jsonschema:"next_cursor of the answer before, to go on after it."`
 	Hidden *bool  `json:"hidden,omitempty" jsonschema:"Whether names that begin with a dot are listed; true when absent."`
 }

@@ -3,7 +3,7 @@ package capability
 // FSStatIn are the arguments of fs_stat.
 type FSStatIn struct {
 	Path   string `json:"path" minlen:"1" maxlen:"8192" jsonschema:"An absolute path on the host."`
-	SHA256 bool   `json:"sha256,omitempty" jsonschema:"Also hash a regular file of up to 1 GiB."`
+	SHA256 bool   `json:"sha256,omitzero" jsonschema:"Also hash a regular file of up to 1 GiB."`
 }
 
 // FSStatOut is the result of fs_stat.

@@ -6,7 +6,7 @@ type FSWriteIn struct {
 	Content       string `json:"content" maxlen:"2097152" jsonschema:"The whole new content."`
 	Encoding      string `json:"encoding,omitempty" enum:"utf-8|base64" jsonschema:"How content is written: utf-8 (when absent) or base64 for binary."`
 	Mode          string `json:"mode,omitempty" maxlen:"5" jsonschema:"Permissions as octal digits, such as 0644; an existing file's are kept when absent, new files get 0644."`
-	CreateParents bool   `json:"create_parents,omitempty" jsonschema:"Make missing folders; without it a missing folder is an error."`
+	CreateParents bool   `json:"create_parents,omitzero" jsonschema:"Make missing folders; without it a missing folder is an error."`
 	IfSHA256      string `json:"if_sha256,omitempty" minlen:"1" maxlen:"64" jsonschema:"Write only if the present content has this SHA-256 (hex). The word absent: only if there is no file."`
 }
 

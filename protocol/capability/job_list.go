@@ -3,7 +3,7 @@ package capability
 // JobListIn are the arguments of job_list.
 type JobListIn struct {
 	State string `json:"state,omitempty" enum:"running|done|failed|killed|lost" jsonschema:"Only jobs in this state."`
-	Limit int    `json:"limit,omitempty" min:"1" max:"1000" jsonschema:"At most this many jobs, the latest first; 50 when absent."`
+	Limit int    `json:"limit,omitzero" min:"1" max:"1000" jsonschema:"At most this many jobs, the latest first; 50 when absent."`
 }
 
 // Job is one background job.
@@ -15,7 +15,7 @@ type Job struct {
 	ExitCode    *int   `json:"exit_code,omitempty" jsonschema:"The exit code of an ended job; 128+n after signal n. Absent where it isn't known."`
 	Signal      string `json:"signal,omitempty" jsonschema:"The signal that ended it, such as SIGKILL."`
 	Detail      string `json:"detail,omitempty" jsonschema:"Why it ended, where it didn't end by itself."`
-	PID         int    `json:"pid,omitempty" min:"0" jsonschema:"The process id on the host."`
+	PID         int    `json:"pid,omitzero" min:"0" jsonschema:"The process id on the host."`
 	StartedAt   string `json:"started_at" jsonschema:"RFC 3339, UTC, by the host's clock."`
 	EndedAt     string `json:"ended_at,omitempty" jsonschema:"RFC 3339, UTC; of a lost job when that was noticed."`
 	StdoutBytes int64  `json:"stdout_bytes" min:"0" jsonschema:"All bytes written to standard output, also those not kept."`

@@ -4,9 +4,9 @@ package capability
 type JobOutputIn struct {
 	JobID       string `json:"job_id" minlen:"1" maxlen:"64" jsonschema:"The job's id."`
 	Stream      string `json:"stream,omitempty" enum:"stdout|stderr" jsonschema:"Which output; stdout when absent."`
-	Offset      int64  `json:"offset,omitempty" jsonschema:"The byte to begin at: 0, or next_offset of the answer before. A negative one counts from the end of what is there: -2000 shows the last 2000 bytes."`
-	Limit       int    `json:"limit,omitempty" min:"100" max:"1048576" jsonschema:"At most this much text, in bytes as JSON; 40000 when absent."`
-	WaitSeconds int    `json:"wait_seconds,omitempty" min:"0" max:"45" jsonschema:"How long to wait for output beyond offset or for the job's end before answering; 0 when absent."`
+	Offset      int64  `json:"offset,omitzero" jsonschema:"The byte to begin at: 0, or next_offset of the answer before. A negative one counts from the end of what is there: -2000 shows the last 2000 bytes."`
+	Limit       int    `json:"limit,omitzero" min:"100" max:"1048576" jsonschema:"At most this much text, in bytes as JSON; 40000 when absent."`
+	WaitSeconds int    `json:"wait_seconds,omitzero" min:"0" max:"45" jsonschema:"How long to wait for output beyond offset or for the job's end before answering; 0 when absent."`
 }
 
 // JobOutputOut is the result of job_output.
@@ -21,8 +21,8 @@ type JobOutputOut struct {
 	Offset      int64  `json:"offset" min:"0" jsonschema:"The byte that text begins at."`
 	NextOffset  int64  `json:"next_offset" min:"0" jsonschema:"Give it as offset to go on exactly after text."`
 	EOF         bool   `json:"eof" jsonschema:"Whether that was all: the job has ended and nothing follows."`
-	Invalid     bool   `json:"invalid_utf8,omitempty" jsonschema:"Output held bytes that aren't UTF-8 or a NUL; they're written as \\xNN."`
-	Dropped     int64  `json:"dropped_bytes,omitempty" min:"0" jsonschema:"Bytes at the end of this output that were not kept: the job's quota or the disk was full."`
+	Invalid     bool   `json:"invalid_utf8,omitzero" jsonschema:"Output held bytes that aren't UTF-8 or a NUL; they're written as \\xNN."`
+	Dropped     int64  `json:"dropped_bytes,omitzero" min:"0" jsonschema:"Bytes at the end of this output that were not kept: the job's quota or the disk was full."`
 	StdoutBytes int64  `json:"stdout_bytes" min:"0" jsonschema:"All bytes written to standard output, also those not kept."`
 	StderrBytes int64  `json:"stderr_bytes" min:"0" jsonschema:"All bytes written to standard error, also those not kept."`
 }

@@ -17,9 +17,9 @@ type JobStartIn struct {
 	Cwd            string            `json:"cwd,omitempty" maxlen:"4096" jsonschema:"The folder to run in; the agent user's home when absent."`
 	Env            map[string]string `json:"env,omitempty" jsonschema:"Environment variables added for this job. Names that begin with DROVER_ are refused."`
 	Stdin          string            `json:"stdin,omitempty" maxlen:"1048576" jsonschema:"Text given on standard input; without it standard input is empty and closed."`
-	TimeoutSeconds int               `json:"timeout_seconds,omitempty" min:"1" max:"604800" jsonschema:"The job and everything it started is ended after this many seconds; 86400 (a day) when absent, at most 604800 (a week)."`
+	TimeoutSeconds int               `json:"timeout_seconds,omitzero" min:"1" max:"604800" jsonschema:"The job and everything it started is ended after this many seconds; 86400 (a day) when absent, at most 604800 (a week)."`
 	Name           string            `json:"name,omitempty" maxlen:"100" jsonschema:"A name for lists, such as nightly-backup. It needn't be unique."`
-	MaxOutput      int64             `json:"max_output,omitempty" min:"1000" max:"1073741824" jsonschema:"Bytes of output to keep over stdout and stderr together; 268435456 when absent. What comes later is counted and dropped; the job goes on."`
+	MaxOutput      int64             `json:"max_output,omitzero" min:"1000" max:"1073741824" jsonschema:"Bytes of output to keep over stdout and stderr together; 268435456 when absent. What comes later is counted and dropped; the job goes on."`
 }
 
 // JobStartOut is the result of job_start: the program runs.

@@ -15,7 +15,7 @@ type JobStopOut struct {
 	ExitCode *int   `json:"exit_code,omitempty" jsonschema:"The exit code of an ended job; 128+n after signal n. Absent where it isn't known."`
 	Signal   string `json:"signal,omitempty" jsonschema:"The signal that ended it, such as SIGKILL."`
 	Detail   string `json:"detail,omitempty" jsonschema:"Why it ended."`
-	Already  bool   `json:"already_ended,omitempty" jsonschema:"It had ended before, and nothing was done."`
+	Already  bool   `json:"already_ended,omitzero" jsonschema:"It had ended before, and nothing was done."`
 	Stopped  int    `json:"stopped" min:"0" jsonschema:"How many jobs were ended by this."`
 	Left     []int  `json:"left_behind,omitempty" jsonschema:"Process ids that could not be killed."`
 }

@@ -6,8 +6,8 @@ type PowerShellExecIn struct {
 	Cwd            string            `json:"cwd,omitempty" maxlen:"4096" jsonschema:"The folder to run in; the agent user's home when absent."`
 	Env            map[string]string `json:"env,omitempty" jsonschema:"Environment variables added for this script. Names that begin with DROVER_ are refused."`
 	Stdin          string            `json:"stdin,omitempty" maxlen:"1048576" jsonschema:"Text given on standard input; without it standard input is empty and closed."`
-	TimeoutSeconds int               `json:"timeout_seconds,omitempty" min:"1" max:"86400" jsonschema:"The script and everything it started is killed after this many seconds; 120 when absent."`
-	MaxOutput      int               `json:"max_output,omitempty" min:"1000" max:"1048576" jsonschema:"Bytes of output to return over stdout and stderr together; 40000 when absent."`
+	TimeoutSeconds int               `json:"timeout_seconds,omitzero" min:"1" max:"86400" jsonschema:"The script and everything it started is killed after this many seconds; 120 when absent."`
+	MaxOutput      int               `json:"max_output,omitzero" min:"1000" max:"1048576" jsonschema:"Bytes of output to return over stdout and stderr together; 40000 when absent."`
 }
 
 // PowerShellExec runs a PowerShell script on the host.

@@ -13,8 +13,8 @@ type ShellExecIn struct {
 	Cwd            string            `json:"cwd,omitempty" maxlen:"4096" jsonschema:"The folder to run in; the agent user's home when absent."`
 	Env            map[string]string `json:"env,omitempty" jsonschema:"Environment variables added for this command. Names that begin with DROVER_ are refused."`
 	Stdin          string            `json:"stdin,omitempty" maxlen:"1048576" jsonschema:"Text given on standard input; without it standard input is empty and closed."`
-	TimeoutSeconds int               `json:"timeout_seconds,omitempty" min:"1" max:"86400" jsonschema:"The command and everything it started is killed after this many seconds; 120 when absent."`
-	MaxOutput      int               `json:"max_output,omitempty" min:"1000" max:"1048576" jsonschema:"Bytes of output to return over stdout and stderr together; 40000 when absent. What is beyond keeps its head and tail."`
+	TimeoutSeconds int               `json:"timeout_seconds,omitzero" min:"1" max:"86400" jsonschema:"The command and everything it started is killed after this many seconds; 120 when absent."`
+	MaxOutput      int               `json:"max_output,omitzero" min:"1000" max:"1048576" jsonschema:"Bytes of output to return over stdout and stderr together; 40000 when absent. What is beyond keeps its head and tail."`
 }
 
 // ProcessOut is the result of shell_exec and powershell_exec. Text is valid UTF-8 without
@@ -26,14 +26,14 @@ type ProcessOut struct {
 	Stderr      string `json:"stderr" jsonschema:"Standard error."`
 	StdoutBytes int64  `json:"stdout_bytes" min:"0" jsonschema:"All bytes written to standard output, also those not returned."`
 	StderrBytes int64  `json:"stderr_bytes" min:"0" jsonschema:"All bytes written to standard error, also those not returned."`
-	Truncated   bool   `json:"truncated,omitempty" jsonschema:"Output was cut: the middle is missing."`
-	Invalid     bool   `json:"invalid_utf8,omitempty" jsonschema:"Output held bytes that aren't UTF-8 or a NUL; they're written as \\xNN."`
-	PID         int    `json:"pid,omitempty" min:"0" jsonschema:"The process id on the host."`
+	Truncated   bool   `json:"truncated,omitzero" jsonschema:"Output was cut: the middle is missing."`
+	Invalid     bool   `json:"invalid_utf8,omitzero" jsonschema:"Output held bytes that aren't UTF-8 or a NUL; they're written as \\xNN."`
+	PID         int    `json:"pid,omitzero" min:"0" jsonschema:"The process id on the host."`
 	DurationMS  int64  `json:"duration_ms" min:"0" jsonschema:"How long it ran, in milliseconds."`
 	Left        []int  `json:"left_behind,omitempty" jsonschema:"Process ids that could not be killed."`
 	// Version 2.
-	Kept       bool `json:"kept,omitempty" jsonschema:"More was printed than is returned here; the host keeps the full output for a day, for shell_output."`
-	KeptPartly bool `json:"kept_partly,omitempty" jsonschema:"The host keeps only the beginning of the output: the rest was beyond its limits."`
+	Kept       bool `json:"kept,omitzero" jsonschema:"More was printed than is returned here; the host keeps the full output for a day, for shell_output."`
+	KeptPartly bool `json:"kept_partly,omitzero" jsonschema:"The host keeps only the beginning of the output: the rest was beyond its limits."`
 }
 
 // ShellExec runs a command on the host.

@@ -6,8 +6,8 @@ import "errors"
 type ShellOutputIn struct {
 	CallID string `json:"call_id" minlen:"1" maxlen:"64" jsonschema:"The call whose output to read: its result names it."`
 	Stream string `json:"stream,omitempty" enum:"stdout|stderr" jsonschema:"stdout (when absent) or stderr."`
-	Offset int64  `json:"offset,omitempty" min:"0" max:"9007199254740991" jsonschema:"The byte to begin at, from 0; go on with next_offset."`
-	Limit  int    `json:"limit,omitempty" min:"1000" max:"1048576" jsonschema:"Bytes of text to return at most; 40000 when absent."`
+	Offset int64  `json:"offset,omitzero" min:"0" max:"9007199254740991" jsonschema:"The byte to begin at, from 0; go on with next_offset."`
+	Limit  int    `json:"limit,omitzero" min:"1000" max:"1048576" jsonschema:"Bytes of text to return at most; 40000 when absent."`
 }
 
 // ShellOutputOut is the result of shell_output. Text is valid UTF-8 without NUL; invalid bytes
@@ -20,8 +20,8 @@ type ShellOutputOut struct {
 	NextOffset int64  `json:"next_offset" min:"0" jsonschema:"Where to go on, in bytes. A character is never cut in two."`
 	Total      int64  `json:"total" min:"0" jsonschema:"Bytes kept of this stream."`
 	EOF        bool   `json:"eof" jsonschema:"The text ends where what is kept ends, and no more will come."`
-	Partly     bool   `json:"kept_partly,omitempty" jsonschema:"Only the beginning is kept: the rest was beyond the host's limits."`
-	Invalid    bool   `json:"invalid_utf8,omitempty" jsonschema:"The text has bytes that aren't UTF-8 or a NUL; they're written as \\xNN."`
+	Partly     bool   `json:"kept_partly,omitzero" jsonschema:"Only the beginning is kept: the rest was beyond the host's limits."`
+	Invalid    bool   `json:"invalid_utf8,omitzero" jsonschema:"The text has bytes that aren't UTF-8 or a NUL; they're written as \\xNN."`
 }
 
 // Check refuses a result that contradicts itself.

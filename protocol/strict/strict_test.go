@@ -18,7 +18,7 @@ type outer struct {
 	L    []inner           `json:"l,omitempty"`
 	M    map[string]string `json:"m,omitempty"`
 	Raw  jsontext.Value    `json:"raw,omitempty"`
-	Flag bool              `json:"flag,omitempty"`
+	Flag bool              `json:"flag,omitzero"`
 }
 
 func TestUnmarshal(t *testing.T) {
@@ -115,7 +115,7 @@ type base struct {
 
 type extended struct {
 	base
-	Size int `json:"size,omitempty"`
+	Size int `json:"size,omitzero"`
 }
 
 // TestExtra: a newer peer's members pass where that's said, everything else stays strict.

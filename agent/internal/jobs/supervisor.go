@@ -52,9 +52,9 @@ type spec struct {
 // report is what a supervisor says on its standard output, once: the program runs, or why
 // it doesn't.
 type report struct {
-	PID     int       `json:"pid,omitempty"`
+	PID     int       `json:"pid,omitzero"`
 	At      time.Time `json:"at,omitzero"`
-	Errno   int       `json:"errno,omitempty"`
+	Errno   int       `json:"errno,omitzero"`
 	Message string    `json:"message,omitempty"`
 }
 

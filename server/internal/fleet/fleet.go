@@ -124,7 +124,7 @@ func Only(agent AgentID, tool string) Grant {
 
 // AgentSet names agents: all, or ids, or a label selector. The zero set is empty.
 type AgentSet struct {
-	All bool      `json:"all,omitempty"`
+	All bool      `json:"all,omitzero"`
 	IDs []AgentID `json:"ids,omitempty"`
 	// Selector matches an agent that has every one of these labels with these values. An
 	// empty selector matches nothing.
@@ -149,7 +149,7 @@ func (s AgentSet) Has(a *Agent) bool {
 
 // ToolSet names tools: all, or groups ("fs") and names ("fs_read"). The zero set is empty.
 type ToolSet struct {
-	All   bool     `json:"all,omitempty"`
+	All   bool     `json:"all,omitzero"`
 	Names []string `json:"names,omitempty"`
 }
 

@@ -59,7 +59,7 @@ type agentRow struct {
 	Labels      map[string]string `json:"labels,omitempty" jsonschema:"The operator's labels."`
 	Description string            `json:"description,omitempty" jsonschema:"The operator's description."`
 	LastSeen    string            `json:"last_seen,omitempty" jsonschema:"When an agent that isn't online was seen last, RFC 3339, UTC."`
-	ClockAhead  int64             `json:"clock_ahead_seconds,omitempty" jsonschema:"How far its clock is ahead of the server's, in seconds; negative: behind. Absent up to a minute."`
+	ClockAhead  int64             `json:"clock_ahead_seconds,omitzero" jsonschema:"How far its clock is ahead of the server's, in seconds; negative: behind. Absent up to a minute."`
 }
 
 type listOut struct {
