@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -47,7 +48,8 @@ func (a *app) auditList() *cobra.Command {
 		}
 		var lines [][]string
 		for _, r := range rows {
-			lines = append(lines, []string{when(r.At), r.Kind, r.Principal, r.AgentID, r.CallID, summarize(r.Body)})
+			at, _ := time.Parse(time.RFC3339, r.At)
+			lines = append(lines, []string{when(at), r.Kind, r.Principal, r.AgentID, r.CallID, summarize(r.Body)})
 		}
 		return table(a.out, []string{"AT", "KIND", "PRINCIPAL", "AGENT", "CALL", "WHAT"}, lines)
 	})

@@ -2,7 +2,6 @@ package dispatch
 
 import (
 	"context"
-	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -19,6 +18,7 @@ import (
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/protocol/capability"
 	"github.com/drover-fleet/drover/server/internal/authz"
+	"github.com/drover-fleet/drover/server/internal/commit"
 	"github.com/drover-fleet/drover/server/internal/fleet"
 	"github.com/drover-fleet/drover/server/internal/store"
 )
@@ -215,25 +215,18 @@ func timeouts(def *capability.Definition, args []byte) (timeout, limit time.Dura
 // freeze makes the intent: from here on the target, the tool, the bytes and the caller
 // are what they are.
 func (t *target) freeze(who fleet.Principal, req Request) fleet.Intent {
-	salt := newSalt()
+	salt := commit.Salt()
 	now := time.Now()
 	in := fleet.Intent{
 		CallID: fleet.CallID(uuid.Must(uuid.NewV7()).String()), Principal: who, Client: req.Client, Edge: req.Edge,
 		Agent: t.agent.ID, Generation: t.agent.Generation, Tool: t.def.Name, Effect: string(t.def.Effect),
-		Args: redact(t.def, t.args), Salt: salt, Commitment: commit(salt, t.args),
+		Args: redact(t.def, t.args), Salt: salt, Commitment: commit.Of(salt, t.args),
 		At: now, Deadline: now.Add(t.limit), Key: req.Key, Match: t.match(),
 	}
 	if req.ToolUseID != "" {
 		in.JoinKey = hash(who.ID, req.Client, req.ToolUseID, in.Match)
 	}
 	return in
-}
-
-// newSalt makes a commitment unguessable. crypto/rand never fails: it ends the program.
-func newSalt() []byte {
-	salt := make([]byte, 16)
-	_, _ = rand.Read(salt)
-	return salt
 }
 
 func (t *target) match() string { return hash(string(t.agent.ID), t.def.Name, string(t.args)) }
@@ -246,18 +239,12 @@ func hash(parts ...string) string {
 	return hex.EncodeToString(h.Sum(nil)[:16])
 }
 
-func commit(salt, bytes []byte) []byte {
-	h := sha256.New()
-	h.Write(salt)
-	h.Write(bytes)
-	return h.Sum(nil)
-}
-
 // maxRecorded bounds one string of the recorded arguments, in bytes.
 const maxRecorded = 4096
 
 // redact writes the arguments as the record may hold them: members that the definition
-// names are replaced by their length, long strings are cut.
+// names are replaced by their length, JSON that's long is cut. Lengths are those of what was given:
+// of a string its own bytes, of anything else its JSON.
 func redact(def *capability.Definition, args []byte) []byte {
 	if len(def.Redact) == 0 && len(args) <= maxRecorded {
 		return args
@@ -270,10 +257,10 @@ func redact(def *capability.Definition, args []byte) []byte {
 	for name, v := range m {
 		switch {
 		case slices.Contains(def.Redact, name):
-			m[name] = quote(fmt.Sprintf("[%d bytes]", len(v)))
+			m[name] = quote(fmt.Sprintf("[%d bytes]", len(given(v))))
 		case len(v) > maxRecorded:
 			text := strings.ToValidUTF8(string(v[:maxRecorded]), "")
-			m[name] = quote(fmt.Sprintf("%s… [%d bytes]", text, len(v)))
+			m[name] = quote(fmt.Sprintf("%s… [%d bytes]", text, len(given(v))))
 		default:
 			continue
 		}
@@ -282,7 +269,7 @@ func redact(def *capability.Definition, args []byte) []byte {
 	if !changed {
 		return args
 	}
-	b, err := json.Marshal(m, json.Deterministic(true))
+	b, err := json.Marshal(m, json.Deterministic(true), jsontext.PreserveRawStrings(true))
 	if err != nil {
 		return []byte("{}")
 	}
@@ -323,12 +310,18 @@ func (d *Dispatcher) Refuse(who fleet.Principal, r fleet.Refusal) {
 	d.obs.Refusal(r.Edge, string(r.Code))
 }
 
-// shown is an agent id as the record shows it: the string, or its JSON, cut to 64 bytes.
-func shown(raw jsontext.Value) string {
+// given is a value as it was given: the string, or its JSON.
+func given(raw jsontext.Value) string {
 	s := string(raw)
 	if raw.Kind() == '"' {
 		_ = json.Unmarshal(raw, &s)
 	}
+	return s
+}
+
+// shown is an agent id as the record shows it: as it was given, cut to 64 bytes.
+func shown(raw jsontext.Value) string {
+	s := given(raw)
 	if len(s) > 64 {
 		s = s[:64]
 	}

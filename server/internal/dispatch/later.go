@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/server/internal/commit"
 	"github.com/drover-fleet/drover/server/internal/fleet"
 	"github.com/drover-fleet/drover/server/internal/limit"
 )
@@ -35,6 +36,15 @@ func (d *Dispatcher) Result(ctx context.Context, who fleet.Principal, id fleet.C
 		return d.await(ctx, f, Request{Wait: wait})
 	}
 	return f.standing(), nil
+}
+
+// Commitments tells what the record commits to of a call, to those who may ask for its result.
+func (d *Dispatcher) Commitments(ctx context.Context, who fleet.Principal, id fleet.CallID) (commit.Commitments, error) {
+	call, err := d.mine(ctx, who, id)
+	if err != nil {
+		return commit.Commitments{}, err
+	}
+	return commit.Show(call, call.Principal == who.ID), nil
 }
 
 // AtOnce is a wait for nothing that isn't there already: its caller hears where the call stands.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/protocol/capability"
+	"github.com/drover-fleet/drover/server/internal/commit"
 	"github.com/drover-fleet/drover/server/internal/dispatch/word"
 	"github.com/drover-fleet/drover/server/internal/fleet"
 	"github.com/drover-fleet/drover/server/internal/store"
@@ -131,8 +132,8 @@ func (d *Dispatcher) record(f *flight, out *fleet.Outcome) bool {
 	ctx, span := d.trace.Start(context.WithoutCancel(f.ctx), tracing.Internal, "record outcome")
 	defer span.End()
 	if out.Result != nil {
-		out.Salt = newSalt()
-		out.Commitment = commit(out.Salt, out.Result)
+		out.Salt = commit.Salt()
+		out.Commitment = commit.Of(out.Salt, out.Result)
 	}
 	wait := 50 * time.Millisecond
 	for {

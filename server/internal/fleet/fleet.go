@@ -328,6 +328,10 @@ type Call struct {
 	// asked.
 	CancelAt time.Time
 	CancelBy string
+	// What the record commits to, and the salts while they're kept; of a single call alone, not
+	// in lists.
+	Commitment, Salt             []byte
+	ResultCommitment, ResultSalt []byte
 }
 
 // AdminEvent is one act of managing Drover itself, as the record keeps it.

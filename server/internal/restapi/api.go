@@ -15,10 +15,12 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humachi"
 	"github.com/go-chi/chi/v5"
 	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/protocol/capability"
 	"github.com/drover-fleet/drover/protocol/strict"
+	"github.com/drover-fleet/drover/server/internal/commit"
 	"github.com/drover-fleet/drover/server/internal/dispatch"
 	"github.com/drover-fleet/drover/server/internal/edge"
 	"github.com/drover-fleet/drover/server/internal/fleet"
@@ -52,6 +54,7 @@ type Fleet interface {
 	Agent(who fleet.Principal, id, edge string) (dispatch.AgentView, error)
 	OfflineWhy() string
 	Tools(who fleet.Principal) []*capability.Definition
+	Commitments(ctx context.Context, who fleet.Principal, id fleet.CallID) (commit.Commitments, error)
 }
 
 // Config is what the API stands on. Everything must be there unless its comment says
@@ -170,9 +173,10 @@ also when it failed (see state and error), and 202 while it is still open.
 
 An answer with the status 429 has Retry-After, in seconds, where waiting is enough.`
 
-// marshal writes an answer: nil lists as [], text as it is.
+// marshal writes an answer: nil lists as [], text as it is, and JSON that was kept as it was
+// kept, since hashes are over its bytes.
 func marshal(w io.Writer, v any) error {
-	return json.MarshalWrite(w, v)
+	return json.MarshalWrite(w, v, jsontext.PreserveRawStrings(true))
 }
 
 // unmarshal is the only decoder of bodies here: names match exactly and stand once,

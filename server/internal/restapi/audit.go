@@ -2,13 +2,14 @@ package restapi
 
 import (
 	"context"
-	"time"
+	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/server/internal/fleet"
 	"github.com/drover-fleet/drover/server/internal/store"
+	"github.com/drover-fleet/drover/server/internal/store/body"
 )
 
 // Store keeps agents, calls and the record: store.DB. Errors are *fleet.Error.
@@ -25,13 +26,14 @@ type Store interface {
 // AuditRow is one row of the record.
 type AuditRow struct {
 	ID        string         `json:"id"`
-	At        time.Time      `json:"at"`
+	At        string         `json:"at" format:"date-time" doc:"As it stands in the row: with six digits of a second's fraction, UTC."`
 	Kind      string         `json:"kind" enum:"intent,sent,cancel,outcome,evidence,refusal,admin" doc:"sent: a queued call was sent. cancel: the end of an open call was asked for. evidence: what was learnt of a call whose outcome is outcome_unknown."`
 	CallID    string         `json:"call_id,omitzero"`
 	AgentID   string         `json:"agent_id,omitzero" doc:"In refusals as the caller gave it."`
 	Principal string         `json:"principal,omitzero" doc:"Absent when unauthenticated."`
-	Body      jsontext.Value `json:"body" doc:"The row itself."`
-	Leaf      string         `json:"leaf" doc:"SHA-256 of 0x00 and the row's exact bytes, base64url."`
+	Body      jsontext.Value `json:"body" doc:"The row itself, to read. null where what's kept isn't JSON: Drover wrote no such row."`
+	Exact     string         `json:"exact" doc:"The row's exact bytes, as text: what hashes are checked over. Whatever decodes JSON and writes it anew may write body otherwise."`
+	Leaf      string         `json:"leaf" doc:"SHA-256 over a byte 0x00 and then the row's exact bytes, in base64url without padding."`
 }
 
 type listAuditIn struct {
@@ -61,10 +63,14 @@ func (a *API) listAudit(ctx context.Context, _ fleet.Principal, in *listAuditIn)
 	}
 	out := AuditList{Rows: []AuditRow{}, NextCursor: next}
 	for _, r := range rows {
-		out.Rows = append(out.Rows, AuditRow{
-			ID: r.ID, At: r.At.UTC(), Kind: string(r.Kind), CallID: string(r.CallID), AgentID: r.Agent, Principal: r.Principal,
-			Body: jsontext.Value(r.Body), Leaf: protocol.B64(r.Leaf),
-		})
+		row := AuditRow{
+			ID: r.ID, At: body.Stamp(r.At), Kind: string(r.Kind), CallID: string(r.CallID), AgentID: r.Agent, Principal: r.Principal,
+			Body: jsontext.Value(r.Body), Exact: strings.ToValidUTF8(string(r.Body), "\uFFFD"), Leaf: protocol.B64(r.Leaf),
+		}
+		if !row.Body.IsValid() { // changed by somebody: the others, and this one's leaf, are to be seen all the same
+			row.Body = jsontext.Value("null")
+		}
+		out.Rows = append(out.Rows, row)
 	}
 	return &auditList{Body: out}, nil
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/protocol/capability"
 	"github.com/drover-fleet/drover/protocol/text"
+	"github.com/drover-fleet/drover/server/internal/commit"
 	"github.com/drover-fleet/drover/server/internal/dispatch"
 	"github.com/drover-fleet/drover/server/internal/fleet"
 	"github.com/drover-fleet/drover/server/internal/store"
@@ -151,12 +152,24 @@ func (a *API) cancelCall(ctx context.Context, who fleet.Principal, in *callPath)
 	return callAnswer(r), nil
 }
 
+type commitmentsOut struct {
+	Body commit.Commitments
+}
+
+func (a *API) showCommitments(ctx context.Context, who fleet.Principal, in *callPath) (*commitmentsOut, error) {
+	c, err := a.Dispatch.Commitments(ctx, who, fleet.CallID(in.CallID))
+	if err != nil {
+		return nil, err
+	}
+	return &commitmentsOut{Body: c}, nil
+}
+
 // CallSummary is a call in a list: who called what, and how it ended, without its result.
 type CallSummary struct {
 	CallID     string         `json:"call_id"`
 	AgentID    string         `json:"agent_id"`
 	Tool       string         `json:"tool"`
-	Args       jsontext.Value `json:"args" doc:"As recorded: members that may hold secrets are replaced by their length."`
+	Args       jsontext.Value `json:"args" doc:"As recorded: members that may hold secrets are replaced by their length (a string's own bytes, anything else's JSON), long ones are cut."`
 	State      string         `json:"state"`
 	Error      *CallError     `json:"error,omitzero"`
 	ExitCode   *int           `json:"exit_code,omitzero" doc:"Of a command: its exit code; 128+n after signal n, -1 if it never started or was ended by a time limit or a cancel. Absent of anything else."`

@@ -45,6 +45,7 @@ func operations() []operation {
 		{"create-call", http.MethodPost, "/calls", authenticated, "calls", "Run a tool on one agent", "Answers 200 with the call once it has ended, 202 with the open call after wait_seconds; then ask show-call. With queue_for_seconds a call to an agent that is offline is queued."},
 		{"list-calls", http.MethodGet, "/calls", authenticated, "calls", "List calls", "The caller's own calls, the newest first; an administrator sees all."},
 		{"show-call", http.MethodGet, "/calls/{call_id}", authenticated, "calls", "Show a call", "Waits up to wait_seconds for its end."},
+		{"show-commitments", http.MethodGet, "/calls/{call_id}/commitments", authenticated, "calls", "Show what the record commits to of a call", "The salted hashes of its exact arguments and result, with what it takes to check them: all of it for the caller, and for an administrator where the exact bytes are kept. docs/security.md has the formulas."},
 		{"cancel-call", http.MethodPost, "/calls/{call_id}/cancel", authenticated, "calls", "Cancel a call", "Answers when the work on the host is dead, or after a while with the open call. A queued call is taken back."},
 
 		{"download-file", http.MethodGet, "/agents/{agent_id}/files", authenticated, "files", "Download a file from an agent", downloadDoc},
@@ -75,6 +76,7 @@ func (a *API) register() {
 	handle(a, "create-call", a.createCall)
 	handle(a, "list-calls", a.listCalls)
 	handle(a, "show-call", a.showCall)
+	handle(a, "show-commitments", a.showCommitments)
 	handle(a, "cancel-call", a.cancelCall)
 	handle(a, "create-pat", a.createPAT)
 	handle(a, "list-pats", a.listPATs)

@@ -34,15 +34,16 @@ type CallFilter struct {
 // Call finds a call by its id, with its result if that is still kept; not_found if there's
 // none.
 func (db *DB) Call(ctx context.Context, id fleet.CallID) (*fleet.Call, error) {
-	var result []byte
-	c, err := scanCall(db.queryRow(ctx, `SELECT `+callColumns+` FROM calls c LEFT JOIN results r ON r.call_id = c.id WHERE c.id = $1`, body.Clean(string(id), maxName)), &result)
+	var result, salt, commitment, resultSalt, resultCommitment []byte
+	row := db.queryRow(ctx, `SELECT `+callColumns+`, c.salt, c.commitment, c.result_salt, c.result_commitment FROM calls c LEFT JOIN results r ON r.call_id = c.id WHERE c.id = $1`, body.Clean(string(id), maxName))
+	c, err := scanCall(row, &result, &salt, &commitment, &resultSalt, &resultCommitment)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, fleet.Errorf(protocol.CodeNotFound, "there's no such call; the list of calls shows their ids")
 	}
 	if err != nil {
 		return nil, db.failed(err)
 	}
-	c.Result = result
+	c.Result, c.Salt, c.Commitment, c.ResultSalt, c.ResultCommitment = result, salt, commitment, resultSalt, resultCommitment
 	return c, nil
 }
 

@@ -189,6 +189,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/calls/{call_id}/commitments": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Show what the record commits to of a call
+         * @description The salted hashes of its exact arguments and result, with what it takes to check them: all of it for the caller, and for an administrator where the exact bytes are kept. docs/security.md has the formulas.
+         */
+        get: operations["show-commitments"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/enrolments": {
         parameters: {
             query?: never;
@@ -416,18 +436,23 @@ export interface components {
         AuditRow: {
             /** @description In refusals as the caller gave it. */
             agent_id?: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description As it stands in the row: with six digits of a second's fraction, UTC.
+             */
             at: string;
-            /** @description The row itself. */
+            /** @description The row itself, to read. null where what's kept isn't JSON: Drover wrote no such row. */
             body: unknown;
             call_id?: string;
+            /** @description The row's exact bytes, as text: what hashes are checked over. Whatever decodes JSON and writes it anew may write body otherwise. */
+            exact: string;
             id: string;
             /**
              * @description sent: a queued call was sent. cancel: the end of an open call was asked for. evidence: what was learnt of a call whose outcome is outcome_unknown.
              * @enum {string}
              */
             kind: "intent" | "sent" | "cancel" | "outcome" | "evidence" | "refusal" | "admin";
-            /** @description SHA-256 of 0x00 and the row's exact bytes, base64url. */
+            /** @description SHA-256 over a byte 0x00 and then the row's exact bytes, in base64url without padding. */
             leaf: string;
             /** @description Absent when unauthenticated. */
             principal?: string;
@@ -505,7 +530,7 @@ export interface components {
         };
         CallSummary: {
             agent_id: string;
-            /** @description As recorded: members that may hold secrets are replaced by their length. */
+            /** @description As recorded: members that may hold secrets are replaced by their length (a string's own bytes, anything else's JSON), long ones are cut. */
             args: {
                 [key: string]: unknown;
             };
@@ -551,6 +576,21 @@ export interface components {
              */
             took_us?: number;
             tool: string;
+        };
+        Commitment: {
+            /** @description SHA-256 over the salt's bytes and then the exact ones, in hex, as it stands in the record. */
+            commitment: string;
+            /** @description The exact bytes, as text, where they are kept: arguments of which nothing was left out or written otherwise in the record, a result for a day. */
+            exact?: string;
+            /** @description 16 bytes in hex. Whoever has it can test guesses of what was committed to: others than the caller get it only together with exact. Absent also when it isn't kept any more. */
+            salt?: string;
+        };
+        Commitments: {
+            /** @description Of the arguments, as the caller wrote them, without agent_id. */
+            args: components["schemas"]["Commitment"];
+            call_id: string;
+            /** @description Of the result. Absent while the call is open, and of one without a result. */
+            result?: components["schemas"]["Commitment"];
         };
         EnrolmentInfo: {
             /** @description The agent that a host becomes with it. */
@@ -1276,6 +1316,38 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Call"];
+                };
+            };
+            /** @description An error, with its code. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "show-commitments": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The call's id. */
+                call_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Commitments"];
                 };
             };
             /** @description An error, with its code. */

@@ -26,6 +26,7 @@ func testCall(t *testing.T, cfg store.Config) {
 	want := fleet.Call{
 		ID: in.CallID, Principal: "pat:p1", Name: "laptop", Client: "claude-code/2.1", Edge: "mcp", Agent: "web-01", Generation: 3,
 		Tool: "shell_exec", Args: []byte(`{"command":"uptime"}`), Match: "m1", State: fleet.Dispatched, CreatedAt: in.At, Deadline: in.Deadline,
+		Commitment: in.Commitment, Salt: in.Salt,
 	}
 	got, err := db.Call(ctx, in.CallID)
 	check(t, err)
@@ -36,6 +37,7 @@ func testCall(t *testing.T, cfg store.Config) {
 	check(t, db.RecordOutcome(ctx, out))
 	want.State, want.Code, want.Reason, want.Message = out.State, out.Code, out.Reason, out.Message
 	want.ExitCode, want.Result, want.FinishedAt, want.TookUS = out.ExitCode, out.Result, out.At, out.TookUS
+	want.ResultCommitment, want.ResultSalt = out.Commitment, out.Salt
 	got, err = db.Call(ctx, in.CallID)
 	check(t, err)
 	if d := cmp.Diff(want, *got); d != "" {
