@@ -12,7 +12,7 @@ BUILD := $(GO) build -trimpath -buildvcs=false -ldflags "-s -w -X main.version=$
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 PLATFORMS := linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/amd64 windows/arm64
 
-.PHONY: help build run web test lint check soak test-clients bench release generate clean
+.PHONY: help build run web test lint check soak test-clients test-windows bench release generate clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -39,6 +39,9 @@ soak: ## long runs: faults, reconnects, leaks (tens of minutes)
 test-clients: ## Claude Code itself, driven by a scripted model (downloads 400 MB)
 	cd tests/conformance/claude && npm ci
 	$(GO) test -tags clients -count 1 -timeout 30m -v ./tests/conformance/...
+
+test-windows: ## the Windows agent under Wine
+	@tests/windows/run
 
 bench: build ## compare with the bare SDK and with SSH, in one run
 	$(GO) run ./tests/bench/cmd/bench

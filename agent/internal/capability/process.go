@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -49,7 +50,10 @@ type command struct {
 // findGroups decides once how commands and what they start are found when they must die.
 func (h *Host) findGroups() {
 	var err error
-	if h.groups, err = proctree.FindGroups(h.Log); err != nil {
+	if h.groups, err = proctree.FindGroups(h.Log); runtime.GOOS == "windows" {
+		h.Log.Info("each command gets a job object of its own")
+		return
+	} else if err != nil {
 		h.Log.Info("commands get no cgroup of their own: what they start is found by parents, session and environment", "why", err)
 		return
 	}

@@ -1,6 +1,7 @@
 package guard
 
 import (
+	"strings"
 	"unicode/utf8"
 
 	"github.com/drover-fleet/drover/protocol"
@@ -10,10 +11,11 @@ import (
 // Escape writes a file name or path as text, see text.EscapeName.
 //
 // On Windows, where the backslash separates and names can't hold control characters,
-// names are given as they are.
+// names are given as they are; half a character (an unpaired surrogate) is given as U+FFFD,
+// and what's called so can be listed, not opened.
 func Escape(name string) string {
 	if !escapes {
-		return name
+		return strings.ToValidUTF8(name, "\uFFFD")
 	}
 	return text.EscapeName(name)
 }

@@ -67,8 +67,8 @@ func (f *Files) add(name string) error {
 }
 
 // Hide keeps the file tools out of a folder wherever the roots are: the agent's own, whose
-// key would let its reader be this host. On Unix the folder is known by its device and
-// inode, and no walk goes through it, whatever leads there. It doesn't hinder commands,
+// key would let its reader be this host. The folder is known by what the system tells files
+// apart by, and no walk goes through it, whatever leads there. It doesn't hinder commands,
 // which run as the agent's user.
 func (f *Files) Hide(dir string) error {
 	real, err := filepath.EvalSymlinks(dir)
@@ -107,7 +107,7 @@ func (f *Files) Roots() []string {
 // hides tells whether a folder is one that's hidden.
 func (f *Files) hides(id fileID) bool {
 	for _, h := range f.hidden {
-		if h.known && h.id == id {
+		if h.known && h.id.is(id) {
 			return true
 		}
 	}

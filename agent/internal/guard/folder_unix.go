@@ -23,6 +23,8 @@ type folder struct {
 // fileID tells files apart however they're called.
 type fileID struct{ dev, ino uint64 }
 
+func (id fileID) is(other fileID) bool { return id == other }
+
 // base is a root's folder, open for as long as the guard is.
 type base struct{ file *os.File }
 

@@ -15,8 +15,13 @@ type folder struct {
 	id   fileID
 }
 
-// fileID: folders are known by their paths.
-type fileID struct{}
+// fileID tells files apart however they're called: a folder has a short name, and may be
+// shared or lie on several drives. The system is asked when two are compared.
+type fileID struct{ info fs.FileInfo }
+
+func (id fileID) is(other fileID) bool {
+	return id.info != nil && other.info != nil && os.SameFile(id.info, other.info)
+}
 
 // base is a root's folder, open for as long as the guard is.
 type base struct{ dir *os.Root }
@@ -28,13 +33,22 @@ func openBase(path string) (base, error) {
 
 func (b base) close() error { return b.dir.Close() }
 
-func (b base) enter() (*folder, error) { return &folder{dir: b.dir, name: "."}, nil }
+func (b base) enter() (*folder, error) {
+	info, err := b.dir.Stat(".")
+	return &folder{dir: b.dir, name: ".", id: fileID{info}}, err
+}
 
-func openAnchor(anchor string) (*folder, error) { return &folder{name: anchor}, nil }
+func openAnchor(anchor string) (*folder, error) {
+	info, err := os.Stat(anchor)
+	return &folder{name: anchor, id: fileID{info}}, err
+}
 
-func identify(fs.FileInfo) (fileID, bool) { return fileID{}, false }
+func identify(info fs.FileInfo) (fileID, bool) { return fileID{info}, true }
 
-func identifyDir(string) (fileID, bool, error) { return fileID{}, false, nil }
+func identifyDir(path string) (id fileID, known bool, err error) {
+	id.info, err = os.Stat(path)
+	return id, id.is(id), err
+}
 
 func (*folder) close() {}
 
@@ -58,7 +72,7 @@ func (f *folder) step(name string) (next *folder, link string, err error) {
 	case !info.IsDir():
 		return nil, "", syscall.ENOTDIR
 	}
-	return &folder{dir: f.dir, name: f.at(name)}, "", nil
+	return &folder{dir: f.dir, name: f.at(name), id: fileID{info}}, "", nil
 }
 
 func (f *folder) lstat(name string) (fs.FileInfo, error) {
@@ -81,12 +95,19 @@ func (f *folder) open(name, _ string, flag int, perm fs.FileMode) (file *os.File
 	} else {
 		file, err = f.dir.OpenFile(f.at(name), flag, perm)
 	}
-	return file, fileID{}, err
+	if err != nil {
+		return nil, id, err
+	}
+	if id.info, err = file.Stat(); err != nil {
+		_ = file.Close()
+		return nil, id, err
+	}
+	return file, id, nil
 }
 
 func (f *folder) openDir(name, path string) (*os.File, *folder, error) {
-	file, _, err := f.open(name, path, os.O_RDONLY, 0)
-	return file, &folder{dir: f.dir, name: f.at(name)}, err
+	file, id, err := f.open(name, path, os.O_RDONLY, 0)
+	return file, &folder{dir: f.dir, name: f.at(name), id: id}, err
 }
 
 func (f *folder) mkdir(name string, perm fs.FileMode) error {

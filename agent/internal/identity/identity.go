@@ -251,7 +251,10 @@ func makeKey(path string, anew bool) (ed25519.PrivateKey, error) {
 
 func writeKey(path string, key ed25519.PrivateKey) error {
 	text := base64.RawURLEncoding.EncodeToString(key.Seed()) + "\n"
-	return durable.WriteFile(path, []byte(text))
+	if err := durable.WriteFile(path, []byte(text)); err != nil {
+		return err
+	}
+	return closeToOthers(path)
 }
 
 // errDamaged is a key file without a key.

@@ -177,7 +177,7 @@ func TestPlainHTTP(t *testing.T) {
 
 func TestReadableKeyIsRefused(t *testing.T) {
 	if runtime.GOOS == "windows" {
-		t.Skip("Windows has access lists instead")
+		t.Skip("Windows has access lists instead: TestFoldersOfOthersAreRefused")
 	}
 	r, ts := newRegistrar(t)
 	e := r.enrolment(t, ts.URL)
@@ -263,6 +263,9 @@ func TestNextServerKey(t *testing.T) {
 // TestEmptyFolderIsMadePrivate: a folder that somebody made for the agent with the usual
 // mode holds no key yet, so it's taken and closed to others.
 func TestEmptyFolderIsMadePrivate(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("Windows has access lists instead: TestFoldersOfOthersAreRefused")
+	}
 	r, ts := newRegistrar(t)
 	e := r.enrolment(t, ts.URL)
 	e.Dir = filepath.Join(t.TempDir(), "state")

@@ -31,6 +31,9 @@ func checkPrivate(path string) error {
 	return nil
 }
 
+// closeToOthers does nothing: files are made with a mode that keeps others out.
+func closeToOthers(string) error { return nil }
+
 // checkOwner refuses to replace what another user's agent keeps at path: that user couldn't
 // read what this one writes.
 func checkOwner(path string) error {

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -116,6 +117,9 @@ func TestReplaced(t *testing.T) {
 
 // An agent that still runs on the old enrolment doesn't write it over the new one.
 func TestTheOldAgentLeavesTheNewEnrolment(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("what's open can't be replaced here; the error says to stop the agent")
+	}
 	_, e, old := enrolled(t)
 	running, err := Open(e.Dir)
 	if err != nil {

@@ -204,6 +204,7 @@ func TestADamagedJournalGetsANewName(t *testing.T) {
 				start(t, j, idAt(i+1))
 				done(t, j.End(idAt(i+1), nil))
 			}
+			done(t, j.Close())
 			spoil(t, dir, c.change)
 			var after *journal.Journal
 			for range 2 { // the new one is whole
@@ -233,6 +234,7 @@ func TestAnotherAgentsSlotIsNotTaken(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	done(t, j.Close())
 	spoil(t, b, func(own []byte) []byte { copy(own[128:], foreign[128:]); return own })
 	after := open(t, b, 8)
 	if _, ok := after.Find(idAt(1)); ok || after.Boot() == j.Boot() {

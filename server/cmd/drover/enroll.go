@@ -84,16 +84,20 @@ func (a *app) sayHow(w *where, e restapi.NewEnrolment) {
 		verb, who = "enroll --replace", ", as its agent's user and with its agent's --state"
 		then = "\nThen start its agent again. Where no state folder is left, drover-agent run with this token enrols, too.\n"
 	}
-	line, target := a.pasteLine(w, verb, e.Token)
-	a.say("On the host that becomes %s%s, until %s (once):\n\n  %s\n%s", e.AgentID, who, when(e.ExpiresAt), line, then)
+	args, target := a.pasteArgs(w, verb)
+	line, windows := fmt.Sprintf("DROVER_ENROLL_TOKEN=%s %s %s", e.Token, agentWord(target), args), ""
+	if !e.Replace && thisMachineAlone(target) == "" {
+		windows = fmt.Sprintf("\nIn PowerShell, where that host has Windows:\n\n  $env:DROVER_ENROLL_TOKEN=\"%s\"; .\\drover-agent.exe %s\n", e.Token, args)
+	}
+	a.say("On the host that becomes %s%s, until %s (once):\n\n  %s\n%s%s", e.AgentID, who, when(e.ExpiresAt), line, windows, then)
 	if alone := thisMachineAlone(target); alone != "" {
 		a.say("%s", alone)
 	}
 }
 
-// pasteLine is what makes a host an agent, and the server's URL in it: what the command knows
-// of that.
-func (a *app) pasteLine(w *where, verb, token string) (line, target string) {
+// pasteArgs are the arguments that make a host an agent, and the server's URL in them: what
+// the command knows of that.
+func (a *app) pasteArgs(w *where, verb string) (args, target string) {
 	target, known := "http://SERVER:7400", ""
 	switch {
 	case w.remote:
@@ -114,7 +118,7 @@ func (a *app) pasteLine(w *where, verb, token string) (line, target string) {
 			flags += " --plaintext"
 		}
 	}
-	return fmt.Sprintf("DROVER_ENROLL_TOKEN=%s %s %s --server %s%s", token, agentWord(target), verb, target, flags), target
+	return fmt.Sprintf("%s --server %s%s", verb, target, flags), target
 }
 
 // enrollCommand is what makes an enrolment token on the machine of the server with these data,
