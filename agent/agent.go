@@ -120,7 +120,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer host.Close()
 	calls := openJournal(a.cfg.State, log)
 	defer closeJournal(calls, log)
-	endLeftovers(calls, log)
+	endLeftovers(calls, work.trace(), log)
 	runner := run.New(reg, run.Identity{Fingerprint: id.Fingerprint(), Generation: id.Generation()}, calls, log)
 	watch, rest := context.WithCancel(context.WithoutCancel(ctx))
 	defer rest()

@@ -4,8 +4,11 @@ import (
 	"log/slog"
 	"sync"
 
+	"github.com/drover-fleet/drover/agent/internal/jobs"
 	"github.com/drover-fleet/drover/agent/internal/journal"
 	"github.com/drover-fleet/drover/agent/internal/proctree"
+	"github.com/drover-fleet/drover/protocol/capability"
+	"github.com/drover-fleet/drover/protocol/fault"
 )
 
 // openJournal opens the journal of calls, or makes it. A host on which that fails, with a
@@ -35,25 +38,79 @@ func closeJournal(j *journal.Journal, log *slog.Logger) {
 	}
 }
 
+// traces is jobs.Manager's Trace.
+type traces func(match func(jobID string) bool) (job jobs.Job, nothing bool, err error)
+
 // endLeftovers settles the calls that an earlier agent on this state folder began and didn't
 // see the end of: what's left of their processes is ended, and they are lost. Jobs go on, and
 // calls whose agent lives: a copy of its state folder has them, too, and they stay open in it.
-// It takes no time when there are none, else some seconds.
-func endLeftovers(j *journal.Journal, log *slog.Logger) {
+// It takes no time when there are none, else some seconds. A job that was being started and
+// wasn't yet is a call that was not begun after all; trace is nil where there are no jobs.
+func endLeftovers(j *journal.Journal, trace traces, log *slog.Logger) {
 	var wg sync.WaitGroup
 	for _, id := range j.Open() {
 		wg.Go(func() {
-			killed, owned := proctree.KillLeftovers(func(callID string) bool { return journal.IDOf(callID) == id })
 			e, _ := j.Find(id)
-			if owned {
-				log.Error("a call that the journal has as open was begun by another agent that isn't seen to have ended, and is left to it: this state folder is a copy of that one's", "tool", e.Tool, "began", e.Began)
-				return
-			}
-			log.Warn("a call was cut short by the end of the last agent", "tool", e.Tool, "began", e.Began, "ended_processes", killed)
-			if err := j.Lose(id, len(killed)); err != nil {
-				log.Error("the journal of calls can't be written", "error", err)
-			}
+			killed, fate := 0, cutShort
+			contained(log.With("tool", e.Tool, "began", e.Began), func() { killed, fate = leftoversOf(id, e, trace) })
+			settle(j, id, killed, fate, log)
 		})
 	}
 	wg.Wait()
+}
+
+// contained keeps a panic to the call that an earlier agent began: it counts as cut short.
+func contained(log *slog.Logger, do func()) {
+	defer fault.Catch(func(p *fault.Panic) {
+		log.Error("a fault inside while what an earlier agent's call had left was ended; it may go on", "panic", p.What, "stack", p.Stack)
+	})
+	do()
+}
+
+// What became of a call that an earlier agent began.
+const (
+	cutShort   = iota
+	neverBegun // nothing of its job ran
+	owned      // another agent has it
+)
+
+// leftoversOf ends what a call of an earlier agent left.
+func leftoversOf(id journal.ID, e journal.Entry, trace traces) (killed, fate int) {
+	list, others := proctree.KillLeftovers(func(callID string) bool { return journal.IDOf(callID) == id })
+	switch {
+	case others:
+		return 0, owned
+	case e.Tool == capability.JobStart.Name && !e.HostRestarted && neverStarted(trace, id):
+		return 0, neverBegun
+	}
+	return len(list), cutShort
+}
+
+// settle writes down what became of it.
+func settle(j *journal.Journal, id journal.ID, killed, fate int, log *slog.Logger) {
+	e, _ := j.Find(id)
+	log = log.With("tool", e.Tool, "began", e.Began)
+	var err error
+	switch fate {
+	case owned:
+		log.Error("a call that the journal has as open was begun by another agent that isn't seen to have ended, and is left to it: this state folder is a copy of that one's")
+	case neverBegun:
+		log.Warn("a job wasn't started before the end of the last agent")
+		err = j.Withdraw(id)
+	default:
+		log.Warn("a call was cut short by the end of the last agent", "ended_processes", killed)
+		err = j.Lose(id, killed)
+	}
+	if err != nil {
+		log.Error("the journal of calls can't be written", "error", err)
+	}
+}
+
+// neverStarted tells that nothing ran of the job that a call was to start.
+func neverStarted(trace traces, call journal.ID) bool {
+	if trace == nil {
+		return false
+	}
+	_, nothing, err := trace(func(jobID string) bool { return journal.IDOf(jobID) == call })
+	return err == nil && nothing
 }

@@ -9,8 +9,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/drover-fleet/drover/agent/internal/jobs"
 	"github.com/drover-fleet/drover/agent/internal/journal"
 	"github.com/drover-fleet/drover/agent/internal/proctree"
+	"github.com/drover-fleet/drover/protocol/capability"
 )
 
 // leftover is a process as a call of a dead agent leaves it.
@@ -63,7 +65,7 @@ func TestARestartEndsWhatWasRunning(t *testing.T) {
 	job := leftover(t, "DROVER_CALL_ID="+running, "DROVER_JOB_ID=1")
 
 	now := openJournal(dir, log)
-	endLeftovers(now, log)
+	endLeftovers(now, nil, log)
 	closeJournal(now, log)
 	if !exited(call, 10*time.Second) {
 		t.Error("what the call started lives")
@@ -104,7 +106,7 @@ func TestACopyLeavesTheFirstOnesCallsAlone(t *testing.T) {
 	}
 	second := openJournal(beside, log)
 	defer closeJournal(second, log)
-	endLeftovers(second, log)
+	endLeftovers(second, nil, log)
 	select {
 	case <-exit:
 		t.Error("the first one's command was ended")
@@ -127,5 +129,26 @@ func TestWithoutAJournalTheAgentServesOn(t *testing.T) {
 	}
 	if _, err := os.Stat(dir); err == nil {
 		t.Error("the folder was made")
+	}
+}
+
+// A fault while one call's leftovers are ended is that call's: it counts as cut short, and the
+// agent starts.
+func TestAFaultAtAnEarlierCallsLeftovers(t *testing.T) {
+	dir, log := t.TempDir(), slog.New(slog.DiscardHandler)
+	was := openJournal(dir, log)
+	bad, good := journal.IDOf(t.Name()+"-bad"), journal.IDOf(t.Name()+"-good")
+	for id, tool := range map[journal.ID]string{bad: capability.JobStart.Name, good: "shell_exec"} {
+		if err := was.Start(id, tool, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	now := openJournal(dir, log)
+	defer closeJournal(now, log)
+	endLeftovers(now, func(func(string) bool) (jobs.Job, bool, error) { panic("boom") }, log)
+	for _, id := range []journal.ID{bad, good} {
+		if e, ok := now.Find(id); !ok || e.State != journal.Lost {
+			t.Errorf("the journal has %+v", e)
+		}
 	}
 }

@@ -66,6 +66,14 @@ func (b *background) manager() *jobs.Manager {
 	return b.Manager
 }
 
+// trace is nil where there are no jobs.
+func (b *background) trace() traces {
+	if b == nil {
+		return nil
+	}
+	return b.Trace
+}
+
 // close ends the watching. Jobs run on.
 func (b *background) close() {
 	if b == nil {

@@ -69,6 +69,7 @@ func Bind(r *run.Registry, h *Host) {
 	run.Bind(r, capability.DiagSystem, h.diagSystem)
 	if h.Jobs != nil {
 		run.Bind(r, capability.JobStart, h.jobStart)
+		run.Recall(r, capability.JobStart, h.jobStarted)
 		run.Bind(r, capability.JobList, h.jobList)
 		run.Bind(r, capability.JobOutput, h.jobOutput)
 		run.Bind(r, capability.JobStop, h.jobStop)

@@ -34,7 +34,7 @@ func (h *Host) jobStart(ctx context.Context, c *run.Call, in capability.JobStart
 	var pe *protocol.Error
 	switch {
 	case err == nil:
-		return capability.JobStartOut{JobID: job.ID, State: string(job.State), PID: job.PID, StartedAt: stamp(job.StartedAt)}, nil
+		return startedJob(job), nil
 	case errors.As(err, &pe):
 		return none, pe
 	case errors.As(err, &refused):
@@ -49,6 +49,17 @@ func (h *Host) jobStart(ctx context.Context, c *run.Call, in capability.JobStart
 		return none, run.Ended(ctx, "the job was ended, if it had started")
 	}
 	return none, protocol.Failf(protocol.ReasonIO, "the job's supervisor went down at its start; what it had started was killed. The agent's log says more")
+}
+
+func startedJob(job jobs.Job) capability.JobStartOut {
+	return capability.JobStartOut{JobID: job.ID, State: string(job.State), PID: job.PID, StartedAt: stamp(job.StartedAt)}
+}
+
+// jobStarted is the result of a call whose agent ended before it could answer, if its job is
+// known to have started.
+func (h *Host) jobStarted(callID string) (capability.JobStartOut, bool) {
+	job, nothing, err := h.Jobs.Trace(func(id string) bool { return id == callID })
+	return startedJob(job), err == nil && !nothing && job.PID != 0
 }
 
 // shownCommand is a job's command for lists.

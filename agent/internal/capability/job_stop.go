@@ -18,6 +18,20 @@ const (
 	revokeGrace = 2 * time.Second
 )
 
+// stopLinger is how long a call that ends first waits on for the jobs that it has told to end:
+// that can't be taken back. Whatever it answers must be true, and in time.
+const stopLinger = 10 * time.Second
+
+// lingering ends that much later than ctx.
+func lingering(ctx context.Context) (on context.Context, done func()) {
+	on, end := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		late := time.AfterFunc(stopLinger, end)
+		context.AfterFunc(on, func() { late.Stop() })
+	})
+	return on, func() { stop(); end() }
+}
+
 // jobStop ends a job, or for the server itself all of a principal's.
 func (h *Host) jobStop(ctx context.Context, c *run.Call, in capability.JobStopIn) (capability.JobStopOut, error) {
 	none := capability.JobStopOut{}
@@ -31,10 +45,12 @@ func (h *Host) jobStop(ctx context.Context, c *run.Call, in capability.JobStopIn
 	if in.JobID == "" {
 		return none, protocol.Errorf(protocol.CodeBadArgs, `job_stop needs the argument "job_id"`)
 	}
-	j, already, err := h.Jobs.Stop(ctx, c.Caller, in.JobID, stop)
-	if ctx.Err() != nil && err != nil {
-		return none, run.Ended(ctx, "the job was told to end; job_output shows whether it has")
+	if ctx.Err() != nil {
+		return none, run.Ended(ctx, "nothing was done to the job")
 	}
+	on, done := lingering(ctx)
+	defer done()
+	j, already, err := h.Jobs.Stop(on, c.Caller, in.JobID, stop)
 	if err != nil {
 		return none, h.sysError(err, "the job", "can't be stopped")
 	}
@@ -61,12 +77,14 @@ func (h *Host) stopPrincipal(ctx context.Context, c *run.Call, in capability.Job
 	if in.GraceSeconds == nil {
 		stop.Grace = revokeGrace
 	}
-	var left []jobs.Job
-	if out.Stopped, left = h.Jobs.StopPrincipal(ctx, in.Principal, stop); len(left) == 0 {
-		return out, nil
-	}
 	if ctx.Err() != nil {
-		return capability.JobStopOut{}, run.Ended(ctx, "the jobs were told to end")
+		return out, run.Ended(ctx, "nothing was done to the jobs")
+	}
+	on, done := lingering(ctx)
+	defer done()
+	var left []jobs.Job
+	if out.Stopped, left = h.Jobs.StopPrincipal(on, in.Principal, stop); len(left) == 0 {
+		return out, nil
 	}
 	for _, j := range left {
 		if out.Left = append(out.Left, j.Left...); len(j.Left) == 0 {

@@ -25,7 +25,7 @@ import (
 
 const asSupervisor = "job-supervisor"
 
-// TestMain is also the program that the jobs of these tests run under.
+// TestMain is also the program that the jobs of these tests run under, and that others start.
 func TestMain(m *testing.M) {
 	if len(os.Args) == 2 && os.Args[1] == asSupervisor {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
@@ -36,6 +36,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	killed(os.Args[1:])
 	os.Exit(m.Run())
 }
 
@@ -726,16 +727,16 @@ func TestASupervisorThatFails(t *testing.T) {
 	r.opt.Supervisor = []string{"/bin/sh", "-c", "exit 3"}
 	r.open()
 	o := r.order("true")
-	if _, err := r.Start(t.Context(), o); !errors.Is(err, jobs.ErrAbandoned) {
+	var refused *jobs.NotStarted
+	if _, err := r.Start(t.Context(), o); !errors.As(err, &refused) {
 		t.Errorf("one that ends without a word: %v", err)
 	}
-	if j := r.get(o.ID); j.State != jobs.Lost {
+	if j := r.get(o.ID); j.State != jobs.Failed {
 		t.Errorf("%+v", j)
 	}
 	r.opt.Supervisor = []string{"/no/such/program"}
 	r.open()
-	o = r.order("true")
-	var refused *jobs.NotStarted
+	o, refused = r.order("true"), nil
 	if _, err := r.Start(t.Context(), o); !errors.As(err, &refused) {
 		t.Errorf("one that can't be started: %v", err)
 	}

@@ -120,16 +120,29 @@ func (m *Manager) Watch(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		m.mu.Lock()
-		for _, j := range m.jobs {
-			m.check(j)
-		}
-		if time.Since(pruned) > pruneEvery {
-			m.prune()
+		due := time.Since(pruned) > pruneEvery
+		if due {
 			pruned = time.Now()
 		}
-		m.mu.Unlock()
+		m.lookAround(due)
 	}
+}
+
+// lookAround looks once at each job. What fails about one leaves the others seen to.
+func (m *Manager) lookAround(prune bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for id, j := range m.jobs {
+		m.aside("the look at it", id, func() { m.check(j) })
+	}
+	if prune {
+		m.aside("what old jobs left", "", func() { m.prune() })
+	}
+}
+
+func (m *Manager) aside(what, job string, do func()) {
+	defer fault.Catch(m.broke(what, job))
+	do()
 }
 
 // check looks how a job stands. m.mu is held.
@@ -161,6 +174,12 @@ func (m *Manager) check(j *job) {
 	}
 }
 
+// hasOutput tells whether there's a file of the program's output, or can't be seen not to be.
+func (j *job) hasOutput() bool {
+	_, err := os.Lstat(filepath.Join(j.dir, Stdout))
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
 func (j *job) readEnd() bool {
 	var e end
 	ok, err := readFile(j.dir, endFile, &e)
@@ -185,7 +204,12 @@ func (m *Manager) isAway(j *job) bool {
 func (m *Manager) bury(j *job, held *os.File) {
 	e := end{State: Lost, At: m.opt.Now().UTC(), Sizes: sizesOf(j.dir), Detail: "its supervisor went down; how far it came isn't known"}
 	same := m.opt.Boot == j.Boot
+	// The program's output has its files before it starts, and who comes for the lock after this
+	// finds the job ended.
+	never := same && j.Folder != "" && !j.copied && j.began == nil && !j.hasOutput()
 	switch {
+	case never:
+		e.State, e.Detail = Failed, "its agent or its supervisor ended before the program was started; nothing ran"
 	case !same:
 		e.Detail = "the host was restarted while it ran; how far it came isn't known"
 	case j.Folder == "": // a copy can't be told
@@ -196,7 +220,7 @@ func (m *Manager) bury(j *job, held *os.File) {
 	if j.told != "" {
 		e.Detail = j.told + ", and its supervisor has ended since; " + e.Detail
 	}
-	if j.began == nil {
+	if j.began == nil && !never {
 		e.Detail += ", nor whether its program started"
 	}
 	shown := e
@@ -302,6 +326,31 @@ func hours(d time.Duration) string {
 		return fmt.Sprintf("%d days", n)
 	}
 	return fmt.Sprintf("%d hours", int(d/time.Hour))
+}
+
+// traceWait is how long a supervisor that lives may take to write down the start.
+const traceWait = 3 * time.Second
+
+// Trace finds the job whose id match tells, and that an earlier agent may not have seen the
+// start of. nothing says that there's no such job, or none of which anything ran. It waits
+// shortly for a start that is going on.
+func (m *Manager) Trace(match func(jobID string) bool) (job Job, nothing bool, err error) {
+	list, err := os.ReadDir(m.opt.Dir)
+	if err != nil {
+		return Job{}, false, err
+	}
+	at := slices.IndexFunc(list, func(e os.DirEntry) bool { return match(e.Name()) })
+	if at < 0 {
+		return Job{}, true, nil
+	}
+	look := time.NewTicker(20 * time.Millisecond)
+	defer look.Stop()
+	for begin := time.Now(); ; <-look.C {
+		job, err = m.Get(system(), list[at].Name())
+		if err != nil || job.State != Running || job.PID != 0 || time.Since(begin) > traceWait {
+			return job, err == nil && job.State == Failed && job.PID == 0, err
+		}
+	}
 }
 
 // forget removes a job that has ended. One whose loss is still being written down goes later.

@@ -156,7 +156,7 @@ func (m *Manager) never(j *job, cause error) {
 func (m *Manager) launch(ctx context.Context, j *job, o Order) (report, error) {
 	task, err := json.Marshal(spec{
 		JobID: o.ID, Dir: j.dir, Path: []byte(o.Program.Path), Argv: blobs(o.Program.Argv), Line: []byte(o.Program.Line), Cwd: []byte(o.Program.Dir),
-		Env: blobs(slices.Concat(o.Program.Env, []string{mark + o.ID})), Stdin: []byte(o.Program.Stdin), TimeoutMS: o.Timeout.Milliseconds(), Quota: o.Quota,
+		Held: inherits, Env: blobs(slices.Concat(o.Program.Env, []string{mark + o.ID})), Stdin: []byte(o.Program.Stdin), TimeoutMS: o.Timeout.Milliseconds(), Quota: o.Quota,
 	})
 	if err != nil {
 		return report{}, err
@@ -190,32 +190,57 @@ func (m *Manager) supervise(j *job, task []byte) (<-chan saying, error) {
 		return nil, err
 	}
 	defer log.Close()
-	childIn, in, err := os.Pipe()
+	childIn, feed, err := given(task)
 	if err != nil {
 		return nil, err
 	}
 	defer childIn.Close()
 	out, childOut, err := os.Pipe()
 	if err != nil {
-		return nil, errors.Join(err, in.Close())
+		feed(false)
+		return nil, err
 	}
 	defer childOut.Close()
 	x := &exec.Cmd{Path: m.opt.Supervisor[0], Args: m.opt.Supervisor, Dir: j.dir, Stdin: childIn, Stdout: childOut, Stderr: log,
 		Env: slices.Concat(m.opt.Env, []string{mark + j.JobID})}
-	detach(x)
-	if err := launch(x); err != nil {
-		return nil, errors.Join(err, in.Close(), out.Close())
+	leave, err := detach(x, j.dir)
+	if err == nil {
+		err = launch(x)
+		leave()
+	}
+	if err != nil {
+		feed(false)
+		return nil, errors.Join(err, out.Close())
 	}
 	said := make(chan saying, 1)
 	go func() {
-		_, _ = in.Write(task) // one that doesn't read it says so, or ends
-		_ = in.Close()
+		feed(true)
 		s := m.hear(j.JobID, out)
 		_ = out.Close()
 		said <- s
 		_ = x.Wait() // it writes down itself how it ended
 	}()
 	return said, nil
+}
+
+// given makes a supervisor's input. Where the system has files in memory, all of the task is
+// there before the supervisor is, which has it then though the agent dies at that moment.
+// Elsewhere it comes by feed, which is called once the supervisor runs, or with false when it
+// doesn't.
+func given(task []byte) (childIn *os.File, feed func(bool), err error) {
+	if f, err := inMemory(task); err == nil {
+		return f, func(bool) {}, nil
+	}
+	childIn, in, err := os.Pipe()
+	if err != nil {
+		return nil, nil, err
+	}
+	return childIn, func(runs bool) {
+		if runs {
+			_, _ = in.Write(task) // one that doesn't read it says so, or ends
+		}
+		_ = in.Close()
+	}, nil
 }
 
 // hear reads a supervisor's report. A panic there says nothing of the job: it's as if no word

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"syscall"
 	"time"
@@ -47,6 +48,7 @@ type spec struct {
 	Stdin     []byte   `json:"stdin"`
 	TimeoutMS int64    `json:"timeout_ms"`
 	Quota     int64    `json:"quota"`
+	Held      bool     `json:"held"` // the lock was inherited
 }
 
 // report is what a supervisor says on its standard output, once: the program runs, or why
@@ -75,6 +77,9 @@ type supervisor struct {
 // last process that holds the program's output has closed it. The error is one of the
 // supervisor itself; it's in the report, too, if that wasn't made yet.
 func Supervise(ctx context.Context, in io.Reader, out io.WriteCloser, procs Processes) error {
+	// An agent that's gone doesn't hear the report: without this, writing it would end this
+	// process, as out is its standard output. Ignoring the signal would be inherited by the program.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	s := &supervisor{procs: procs, exited: make(chan struct{})}
 	err := s.prepare(in)
 	var held *os.File
@@ -96,7 +101,9 @@ func Supervise(ctx context.Context, in io.Reader, out io.WriteCloser, procs Proc
 	}
 	b, jerr := json.Marshal(rep)
 	if jerr == nil {
-		_, jerr = out.Write(b) // an agent that's gone doesn't hear it, and the job runs on
+		if _, werr := out.Write(b); werr != nil && rep.PID != 0 {
+			fmt.Fprintln(os.Stderr, "the agent was gone when the program had started:", werr) // and the job runs on
+		}
 	}
 	_ = out.Close()
 	if held == nil || rep.PID == 0 {
@@ -133,7 +140,7 @@ func (s *supervisor) hold() (*os.File, error) {
 	retry := time.NewTicker(10 * time.Millisecond)
 	defer retry.Stop()
 	for begin := time.Now(); ; <-retry.C {
-		f, err := lock(s.spec.Dir)
+		f, err := s.lock()
 		if err != nil {
 			return nil, fmt.Errorf("the job's folder: %w", err)
 		}
@@ -148,6 +155,14 @@ func (s *supervisor) hold() (*os.File, error) {
 		}
 		return f, nil
 	}
+}
+
+// lock takes the job's lock, or what was inherited of it.
+func (s *supervisor) lock() (*os.File, error) {
+	if s.spec.Held {
+		return inherited()
+	}
+	return lock(s.spec.Dir)
 }
 
 // start starts the program and writes that down.

@@ -3,6 +3,7 @@
 package jobs
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -25,8 +26,34 @@ func folderID(dir string) string {
 }
 
 // detach gives a supervisor a session of its own, so that nothing that ends the agent's
-// session reaches it.
-func detach(x *exec.Cmd) { x.SysProcAttr = &syscall.SysProcAttr{Setsid: true} }
+// session reaches it, and its job's lock, so that an agent that comes next sees from its birth
+// on that it lives. leave is called after its start.
+func detach(x *exec.Cmd, dir string) (leave func(), err error) {
+	held, err := lock(dir)
+	switch {
+	case err != nil:
+		return nil, err
+	case held == nil:
+		return nil, errors.New("the job has a supervisor already")
+	}
+	x.SysProcAttr, x.ExtraFiles = &syscall.SysProcAttr{Setsid: true}, []*os.File{held}
+	return func() { _ = held.Close() }, nil
+}
+
+// inherits tells that a supervisor has its job's lock from the agent, as inherited.
+const inherits = true
+
+// inherited is the lock that detach gave. The program mustn't have it, which may outlive its
+// supervisor.
+func inherited() (*os.File, error) {
+	const first = 3 // of ExtraFiles
+	syscall.CloseOnExec(first)
+	f := os.NewFile(first, lockFile)
+	if _, err := f.Stat(); err != nil {
+		return nil, err
+	}
+	return f, nil
+}
 
 // launch starts a supervisor.
 func launch(x *exec.Cmd) error { return x.Start() }

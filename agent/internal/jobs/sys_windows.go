@@ -27,9 +27,15 @@ func tryLock(f *os.File) bool {
 func folderID(string) string { return "" }
 
 // detach keeps a supervisor out of the agent's console and process group.
-func detach(x *exec.Cmd) {
+func detach(x *exec.Cmd, _ string) (leave func(), err error) {
 	x.SysProcAttr = &syscall.SysProcAttr{HideWindow: true, CreationFlags: windows.DETACHED_PROCESS | windows.CREATE_NEW_PROCESS_GROUP}
+	return func() {}, nil
 }
+
+// inherits tells that a supervisor has its job's lock from the agent, as inherited.
+const inherits = false
+
+func inherited() (*os.File, error) { return nil, errors.ErrUnsupported }
 
 // launch starts a supervisor outside of the job object that the agent may be in; where that
 // one lets nothing out, inside.
@@ -48,3 +54,6 @@ func launch(x *exec.Cmd) error {
 
 // readRest has nothing to do: a pipe's reads have no deadline here that could break them off.
 func readRest(*os.File, func([]byte), []byte) {}
+
+// inMemory is a file of these bytes that lies on no disk: there's none here.
+func inMemory([]byte) (*os.File, error) { return nil, errors.ErrUnsupported }

@@ -5,8 +5,11 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/go-json-experiment/json"
+
 	"github.com/drover-fleet/drover/agent/internal/journal"
 	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/fault"
 	"github.com/drover-fleet/drover/protocol/mux"
 )
 
@@ -19,11 +22,41 @@ func (r *Runner) Boot() string { return r.journal.Boot() }
 func (r *Runner) Fates(ids []string) protocol.Resume {
 	out := protocol.Resume{Type: protocol.TypeResume, Boot: r.journal.Boot()}
 	for _, id := range ids {
+		r.recall(id)
 		st := r.fate(journal.IDOf(id))
 		st.ID = id
 		out.States = append(out.States, st)
 	}
 	return out
+}
+
+// recall has the response of a call kept whose agent ended before it could answer, if its
+// tool finds it.
+func (r *Runner) recall(id string) {
+	k := journal.IDOf(id)
+	e, written := r.journal.Find(k)
+	fn := r.reg.recalls[e.Tool]
+	if !written || e.State != journal.Lost || fn == nil {
+		return
+	}
+	log := r.log.With("call", id, "tool", e.Tool)
+	defer fault.Catch(func(p *fault.Panic) { // it's lost as others are
+		log.Error("a fault inside was kept to one call", "panic", p.What, "stack", p.Stack)
+	})
+	out, ok := fn(id)
+	if !ok {
+		return
+	}
+	b, err := json.Marshal(out)
+	if err != nil {
+		log.Error("result can't be encoded", "err", err)
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.live[k.Hash] == nil && r.kept.get(k) == nil {
+		r.hold(k, "", &protocol.Response{Type: protocol.TypeResponse, ID: id, Result: b})
+	}
 }
 
 // fate tells what became of one call. The lock that admit holds, too, is held throughout:

@@ -139,7 +139,12 @@ func (r *Runner) keep(f *flight) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.live, f.id.Hash)
-	r.kept.put(f.id, f.req.Caller.Principal, f.forLater(f.resp))
+	r.hold(f.id, f.req.Caller.Principal, f.forLater(f.resp))
+}
+
+// hold keeps a response for a while. r.mu is held.
+func (r *Runner) hold(id journal.ID, who string, resp *protocol.Response) {
+	r.kept.put(id, who, resp)
 	if !r.pruning {
 		r.pruning = true
 		time.AfterFunc(keptTime, r.prune)

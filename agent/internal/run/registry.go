@@ -67,7 +67,20 @@ type bound struct {
 
 // Registry holds the capabilities that this agent offers. It's filled at start and only
 // read afterwards.
-type Registry struct{ tools map[string]bound }
+type Registry struct {
+	tools map[string]bound
+	// recalls tell the result of a call whose agent ended before it could answer.
+	recalls map[string]func(callID string) (out any, ok bool)
+}
+
+// Recall attaches what finds the result of a call that an earlier process of this agent began,
+// where more is left of it than the journal has. It returns soon.
+func Recall[In, Out any](r *Registry, tool *capability.Tool[In, Out], fn func(callID string) (Out, bool)) {
+	if r.recalls == nil {
+		r.recalls = map[string]func(string) (any, bool){}
+	}
+	r.recalls[tool.Name] = func(callID string) (any, bool) { return fn(callID) }
+}
 
 // Bind attaches the function that does a capability. A result that isn't its type's zero
 // value is sent also when there's an error: what a failed command printed is kept. The

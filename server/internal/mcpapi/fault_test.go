@@ -115,3 +115,17 @@ func (gone) Write(b []byte) (int, error) {
 	}
 	return len(b), nil
 }
+
+// broken is a session that fails inside when it's closed.
+type broken struct{}
+
+func (broken) Close() error { panic("boom") }
+
+// A fault while a session is closed costs that one, beside which the others and the server go on.
+func TestAFaultWhileASessionCloses(t *testing.T) {
+	var heard *fault.Panic
+	hangUp(broken{}, func(p *fault.Panic) { heard = p })
+	if heard == nil || heard.What != "boom" {
+		t.Errorf("%+v", heard)
+	}
+}

@@ -89,7 +89,7 @@ func New(c Config) *API {
 		open: map[string]map[*request]struct{}{}, gets: map[string]*standing{},
 	}
 	a.tools, a.serverTools = a.forwardedTools(capability.All()), a.ownTools()
-	a.servers = newServers(a.newServer)
+	a.servers = newServers(a.newServer, a.caught("closing a session", fleet.Principal{}))
 	timeout := c.SessionTimeout
 	if timeout == 0 {
 		timeout = 20 * time.Minute

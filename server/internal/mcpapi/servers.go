@@ -2,6 +2,7 @@ package mcpapi
 
 import (
 	"container/list"
+	"io"
 	"maps"
 	"slices"
 	"sync"
@@ -9,6 +10,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/drover-fleet/drover/protocol/capability"
+	"github.com/drover-fleet/drover/protocol/fault"
 	"github.com/drover-fleet/drover/server/internal/fleet"
 )
 
@@ -20,6 +22,7 @@ const maxServers = 1024
 // made in place and its open streams hear of it.
 type servers struct {
 	build func() *mcp.Server
+	broke func(*fault.Panic) // hears of a panic while a session is closed
 
 	mu   sync.Mutex
 	byID map[string]*list.Element // of *server
@@ -35,6 +38,7 @@ const maxSessions = 64
 type server struct {
 	principal string
 	server    *mcp.Server
+	broke     func(*fault.Panic)
 
 	mu    sync.Mutex
 	who   fleet.Principal // as of its last request
@@ -81,7 +85,7 @@ func (s *server) opened(session string) {
 			}
 		}
 		delete(s.used, oldest)
-		go func() { _ = open[oldest].Close() }()
+		go hangUp(open[oldest], s.broke)
 	}
 }
 
@@ -95,8 +99,8 @@ func (s *server) has(session string) bool {
 	return false
 }
 
-func newServers(build func() *mcp.Server) *servers {
-	return &servers{build: build, byID: map[string]*list.Element{}, used: list.New()}
+func newServers(build func() *mcp.Server, broke func(*fault.Panic)) *servers {
+	return &servers{build: build, broke: broke, byID: map[string]*list.Element{}, used: list.New()}
 }
 
 func (s *servers) of(principal string) *server {
@@ -106,7 +110,7 @@ func (s *servers) of(principal string) *server {
 		s.used.MoveToFront(e)
 		return e.Value.(*server)
 	}
-	one := &server{principal: principal, server: s.build(), used: map[string]uint64{}}
+	one := &server{principal: principal, server: s.build(), broke: s.broke, used: map[string]uint64{}}
 	s.byID[principal] = s.used.PushFront(one)
 	s.evict()
 	return one
@@ -153,8 +157,14 @@ func (s *servers) drop(principal string) {
 		return
 	}
 	for session := range e.Value.(*server).server.Sessions() {
-		go func() { _ = session.Close() }()
+		go hangUp(session, s.broke)
 	}
+}
+
+// hangUp closes a session. A panic there costs that session alone.
+func hangUp(session io.Closer, broke func(*fault.Panic)) {
+	defer fault.Catch(broke)
+	_ = session.Close()
 }
 
 func (s *server) owner() (fleet.Principal, bool) {
