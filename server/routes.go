@@ -5,6 +5,7 @@ import (
 	"net/http"
 
 	"github.com/go-chi/chi/v5"
+	"github.com/go-chi/chi/v5/middleware"
 
 	"github.com/drover-fleet/drover/protocol/fault"
 	"github.com/drover-fleet/drover/server/internal/authn"
@@ -34,7 +35,7 @@ func (s *Server) routes() (http.Handler, error) {
 		return nil, err
 	}
 	r := chi.NewRouter()
-	r.Use(edge.UnreadAnswer, edge.UnreadBody, s.lastAnswers, edge.RequestID, obs.Requests(s.log, s.metrics, s.trace), edge.Recover(s.requestFault))
+	r.Use(edge.UnreadAnswer, edge.UnreadBody, s.lastAnswers, edge.RequestID, middleware.GetHead, obs.Requests(s.log, s.metrics, s.trace), edge.Recover(s.requestFault))
 	r.Get("/agent/v1/tunnel", s.tunnel.ServeHTTP)
 	r.Post("/agent/v1/enroll", s.enroll.ServeHTTP)
 	r.Group(func(r chi.Router) {

@@ -61,7 +61,8 @@ func TestCpRefusesWhatItCannotMean(t *testing.T) {
 		{[]string{"--nope", "a", "web-01:/b"}, "bad_args"},
 		{[]string{"-", "web-01:/tmp/"}, "has no name"},
 		{[]string{"web-01:/", "."}, "has no name"},
-		{[]string{"/nonexistent/x", "web-01:/b"}, "no such file"},
+		{[]string{"/nonexistent/x", "web-01:/b"}, "tool_failed (enoent): the local file"},
+		{[]string{"web-01:/b", "/nonexistent/x/y"}, "tool_failed (enoent): the local file"},
 		{[]string{"/", "web-01:/b"}, "is a folder"},
 	} {
 		if got := r.drover(t.Context(), append([]string{"cp"}, c.args...)...); got.code != exitCall || !strings.Contains(got.err, c.want) || got.out != "" {

@@ -7,12 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/go-json-experiment/json"
 
@@ -107,13 +109,22 @@ func (s *sending) open() error {
 	return nil
 }
 
-// localError words an error of this machine's files.
+// localError words an error of this machine's files. The command line was in order: what failed is
+// coded as it is where a host's file fails.
 func localError(err error) error {
-	var pe *os.PathError
-	if errors.As(err, &pe) {
-		return fleet.Wrap(protocol.CodeBadArgs, err, "the local file %s: %v", text.Quote(pe.Path, 200), pe.Err)
+	fe := &fleet.Error{Code: protocol.CodeToolFailed, Err: err, Message: "the local file: " + err.Error()}
+	if pe, ok := errors.AsType[*os.PathError](err); ok {
+		fe.Message = fmt.Sprintf("the local file %s: %v", text.Quote(pe.Path, 200), pe.Err)
 	}
-	return fleet.Wrap(protocol.CodeBadArgs, err, "the local file: %v", err)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		fe.Reason = protocol.ReasonENOENT
+	case errors.Is(err, fs.ErrPermission):
+		fe.Reason = protocol.ReasonEACCES
+	case errors.Is(err, syscall.ENOSPC):
+		fe.Reason = protocol.ReasonENOSPC
+	}
+	return fe
 }
 
 // uploadID names an upload so that the same command finds what it sent before.

@@ -123,16 +123,61 @@ func setReadDeadline(w http.ResponseWriter, t time.Time) {
 	_ = http.NewResponseController(w).SetReadDeadline(t)
 }
 
+// What a client still sends of a body that was refused is taken and thrown away for this long
+// altogether, as long as nothing of it is waited for longer than lingerPiece. A connection that's
+// closed on it is reset, and the answer, which says why, lost with it.
+const (
+	lingerAll   = 15 * time.Second
+	lingerPiece = 3 * time.Second
+)
+
 // UnreadBody bounds how long the body of a request is waited for that is answered without
 // being read: net/http drains what remains before it takes the connection's next request,
-// and would do so for ever. It belongs before everything else; Read has deadlines of its own.
+// and would do so for ever. Of one that's too large for that, it takes what comes for a while
+// after the answer. It belongs before everything else; Read has deadlines of its own.
 func UnreadBody(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Body != nil && r.Body != http.NoBody {
-			setReadDeadline(w, time.Now().Add(smallPatience))
+		if r.Body == nil || r.Body == http.NoBody {
+			next.ServeHTTP(w, r)
+			return
 		}
-		next.ServeHTTP(w, r)
+		setReadDeadline(w, time.Now().Add(smallPatience))
+		body := &watched{ReadCloser: r.Body}
+		own := *r
+		own.Body = body
+		next.ServeHTTP(w, &own)
+		// Who waits to be told to send (Expect: 100-continue) has sent nothing.
+		if !body.over && r.Header.Get("Expect") == "" {
+			linger(w, r.Body)
+		}
 	})
+}
+
+// watched tells whether a body has come to its end, or to an error.
+type watched struct {
+	io.ReadCloser
+	over bool
+}
+
+// Read implements io.Reader.
+func (b *watched) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	b.over = b.over || err != nil
+	return n, err
+}
+
+// linger sends the answer off, and takes what its client still sends.
+func linger(w http.ResponseWriter, body io.Reader) {
+	end := time.Now().Add(lingerAll)
+	setReadDeadline(w, time.Now().Add(lingerPiece)) // net/http takes a short rest itself, before it sends
+	if http.NewResponseController(w).Flush() != nil {
+		return // the connection isn't this request's any more
+	}
+	for piece := make([]byte, 8<<10); time.Now().Before(end); setReadDeadline(w, time.Now().Add(lingerPiece)) {
+		if _, err := body.Read(piece); err != nil {
+			return
+		}
+	}
 }
 
 func tooLarge(limit int) *fleet.Error {

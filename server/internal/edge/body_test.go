@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -169,4 +170,69 @@ func TestLoopback(t *testing.T) {
 			t.Errorf("%q: %v", host, !want)
 		}
 	}
+}
+
+// Who sends a body that's refused, and reads only then, finds the answer that says why: the
+// connection isn't reset on what's still on its way. Who sends no end has it for a while.
+func TestARefusedBodyIsTakenUntilTheAnswerIsRead(t *testing.T) {
+	refuse := UnreadBody(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, err := Read(w, r, 100)
+		WriteError(w, fleet.AsError(err))
+	}))
+	for name, head := range map[string]string{
+		"of a known size": "Content-Length: 5000000\r\n\r\n",
+		"chunked":         "Transfer-Encoding: chunked\r\n\r\n4c4b40\r\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			srv := httptest.NewServer(refuse)
+			defer srv.Close()
+			conn, err := net.Dial("tcp", srv.Listener.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = conn.Close() }()
+			_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+			if _, err := io.WriteString(conn, "POST / HTTP/1.1\r\nHost: x\r\n"+head); err != nil {
+				t.Fatal(err)
+			}
+			for range 5000 {
+				if _, err := conn.Write(make([]byte, 1000)); err != nil {
+					t.Fatalf("while the body is sent: %v", err)
+				}
+			}
+			if name == "chunked" {
+				send(t, conn, "\r\n0\r\n\r\n")
+			}
+			if status, body, closed := answer(t, conn); status != http.StatusRequestEntityTooLarge || !strings.Contains(body, "100 bytes") || !closed {
+				t.Errorf("%d %s, closed %v", status, body, closed)
+			}
+		})
+	}
+	t.Run("without an end", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			conn, start := dialIn(t, refuse), time.Now()
+			send(t, conn, "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+			ended := make(chan struct{})
+			go func() {
+				defer close(ended)
+				for {
+					time.Sleep(time.Second) // the bubble's time, which costs none
+					if _, err := io.WriteString(conn, "100\r\n"+strings.Repeat("x", 256)+"\r\n"); err != nil {
+						return
+					}
+				}
+			}()
+			if status, _, _ := answer(t, conn); status != http.StatusRequestEntityTooLarge || time.Since(start) > 2*time.Second {
+				t.Errorf("%d after %s", status, time.Since(start))
+			}
+			_ = conn.SetReadDeadline(time.Time{})
+			if _, err := io.Copy(io.Discard, conn); err != nil {
+				t.Errorf("the connection: %v", err)
+			}
+			<-ended
+			if took := time.Since(start); took > lingerAll+lingerPiece+2*time.Second {
+				t.Errorf("it took %s", took)
+			}
+		})
+	})
 }

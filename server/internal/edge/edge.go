@@ -199,6 +199,7 @@ func writeStatus(w http.ResponseWriter, status int, e *fleet.Error) {
 	}
 	SayWhen(w.Header(), e)
 	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)+1)) // it's whole before linger is done
 	w.WriteHeader(status)
 	_, _ = w.Write(append(body, '\n')) // a client that is gone needs no answer
 }

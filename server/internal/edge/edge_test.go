@@ -190,13 +190,16 @@ func TestRecoverAndRequestID(t *testing.T) {
 
 func TestJSONBody(t *testing.T) {
 	for ct, want := range map[string]int{
-		"application/json": 200, "application/json; charset=UTF-8": 200, "text/plain": 415, "": 415, "application/json; charset=utf-16": 415,
+		"application/json": 200, "application/json; charset=UTF-8": 200, "APPLICATION/JSON": 200, "Application/Json;Charset=utf-8": 200, "text/plain": 415, "": 415, "application/json; charset=utf-16": 415,
 		"application/x-www-form-urlencoded": 415, "multipart/form-data; boundary=x": 415, "application/jsonx": 415,
 	} {
 		r := httptest.NewRequest("POST", "/", strings.NewReader("{}"))
 		r.Header.Set("Content-Type", ct)
 		if w := serve(JSONBody(fine(t)), r); w.Code != want {
 			t.Errorf("%q: %d", ct, w.Code)
+		}
+		if got := r.Header.Get("Content-Type"); want == 200 && got != "application/json" {
+			t.Errorf("%q goes on as %q", ct, got)
 		}
 	}
 }

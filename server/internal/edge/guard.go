@@ -9,6 +9,8 @@ import (
 	"net/url"
 	"strings"
 
+	"github.com/go-chi/chi/v5"
+
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/protocol/text"
 	"github.com/drover-fleet/drover/server/internal/fleet"
@@ -101,6 +103,9 @@ func JSONBody(next http.Handler) http.Handler {
 			writeStatus(w, http.StatusUnsupportedMediaType, fleet.Errorf(protocol.CodeBadArgs, "the body must be sent as Content-Type: application/json"))
 			return
 		}
+		if r.ContentLength != 0 {
+			r.Header.Set("Content-Type", "application/json") // however it was written: names of types have no case
+		}
 		next.ServeHTTP(w, r)
 	})
 }
@@ -116,4 +121,19 @@ func IsJSON(contentType string) bool {
 	}
 	cs := params["charset"]
 	return cs == "" || strings.EqualFold(cs, "utf-8")
+}
+
+// Allow are the methods that the path of a request takes in the router that it came through, as
+// the header Allow has them.
+func Allow(r *http.Request) string {
+	var all []string
+	for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete} {
+		if chi.RouteContext(r.Context()).Routes.Match(chi.NewRouteContext(), method, r.URL.EscapedPath()) {
+			all = append(all, method)
+			if method == http.MethodGet {
+				all = append(all, http.MethodHead) // by its own route, or GET's
+			}
+		}
+	}
+	return strings.Join(all, ", ")
 }

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -98,9 +99,11 @@ func encodeRPCError(id jsontext.Value, e *jsonrpc.Error) []byte {
 }
 
 func writeRPCError(w http.ResponseWriter, status int, id jsontext.Value, e *jsonrpc.Error) {
+	body := encodeRPCError(id, e)
 	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(status)
-	_, _ = w.Write(encodeRPCError(id, e)) // a client that is gone needs no answer
+	_, _ = w.Write(body) // a client that is gone needs no answer
 }
 
 // annotate puts an error of the SDK in our words, on its way through a server's middleware.

@@ -118,7 +118,9 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) { a.router.Serve
 // router. The router's own middleware must have refused foreign hosts already.
 func (a *API) Mount(r chi.Router) {
 	r.Get("/healthz", a.healthz)
+	r.Head("/healthz", a.healthz)
 	r.Get("/readyz", a.readyz)
+	r.Head("/readyz", a.readyz)
 	r.Get("/metrics", a.metrics)
 	r.Route(Prefix, func(r chi.Router) {
 		r.Use(edge.SecurityHeaders)
@@ -127,7 +129,8 @@ func (a *API) Mount(r chi.Router) {
 		r.NotFound(func(w http.ResponseWriter, _ *http.Request) {
 			edge.WriteError(w, fleet.Errorf(protocol.CodeNotFound, "there's no such path in Drover's API; docs/openapi.yaml lists them all"))
 		})
-		r.MethodNotAllowed(func(w http.ResponseWriter, _ *http.Request) {
+		r.MethodNotAllowed(func(w http.ResponseWriter, req *http.Request) {
+			w.Header().Set("Allow", edge.Allow(req))
 			writeProblem(w, http.StatusMethodNotAllowed, fleet.Errorf(protocol.CodeBadArgs, "this path doesn't take that method; docs/openapi.yaml lists them all"))
 		})
 		if a.Sessions != nil {

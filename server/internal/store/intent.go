@@ -144,7 +144,7 @@ func (db *DB) join(ctx context.Context, g groupTx, list []*op) error {
 		if j := o.result.Joined; j != nil {
 			o.settled = true
 			if o.intent.Key != "" && j.Match != o.intent.Match {
-				o.err = fleet.Errorf(protocol.CodeConflict, "the idempotency key was used for another call (%s): use a new key for a new call, or repeat that call exactly", j.ID)
+				o.err = fleet.Errorf(protocol.CodeConflict, "the idempotency key was used for another call (%s): use a new key for a new call, or repeat that call with the same arguments, byte for byte (white space counts)", j.ID)
 			}
 		}
 	}
