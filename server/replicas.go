@@ -155,6 +155,9 @@ func (s *Server) enterService(ctx context.Context) (leave func(), err error) {
 }
 
 func (s *Server) adopt(ctx context.Context) error {
+	if err := s.db.SealQueued(ctx); err != nil {
+		return err
+	}
 	n, err := s.dispatch.Adopt(ctx)
 	if n > 0 {
 		s.log.Info("open calls belonged to nobody; their agents are asked for them", "calls", n)

@@ -84,7 +84,7 @@ func New(cfg Config, log *slog.Logger) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.db, err = store.Open(context.Background(), store.Config{DataDir: cfg.DataDir, DatabaseURL: cfg.DatabaseURL, Log: log})
+	s.db, err = store.Open(context.Background(), store.Config{DataDir: cfg.DataDir, DatabaseURL: cfg.DatabaseURL, Key: s.key, Log: log})
 	if err != nil {
 		return nil, err
 	}

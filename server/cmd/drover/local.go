@@ -39,7 +39,7 @@ func openLocal(ctx context.Context, w *where, create bool) (*client, error) {
 		return nil, err
 	}
 	log := slog.New(slog.DiscardHandler)
-	db, err := store.Open(ctx, store.Config{DataDir: w.data, DatabaseURL: w.databaseURL, Log: log})
+	db, err := store.Open(ctx, store.Config{DataDir: w.data, DatabaseURL: w.databaseURL, Key: key, Log: log})
 	if err != nil {
 		return nil, withCause(err)
 	}

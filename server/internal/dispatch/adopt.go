@@ -3,6 +3,7 @@ package dispatch
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -75,7 +76,9 @@ func (d *Dispatcher) adopt(c *store.OpenCall) {
 		f.become(fleet.Dispatched)
 		way = d.resume
 	}
-	if d.defs[c.Tool] == nil {
+	if c.State == fleet.Queued && len(c.Frozen) == 0 {
+		way = func(*flight) (*protocol.Response, error) { return nil, unreadable(c) }
+	} else if d.defs[c.Tool] == nil {
 		way = func(f *flight) (*protocol.Response, error) {
 			return nil, f.unknown("tool_gone", "this server was updated and no longer has the tool %s", c.Tool)
 		}
@@ -107,6 +110,15 @@ func (d *Dispatcher) callerOf(c *fleet.Call) (who fleet.Principal, alive bool) {
 		who.Grant = fleet.Only(c.Agent, c.Tool)
 	}
 	return who, alive
+}
+
+// unreadable is the end of a queued call whose arguments aren't there any more, or can't be read.
+func unreadable(c *store.OpenCall) error {
+	reason, why := "args_lost", "aren't in the database any more"
+	if c.Foreign {
+		reason, why = "args_sealed", "can't be read, since they were sealed when the server had another key"
+	}
+	return &fleet.Error{Code: protocol.CodeNotStarted, Reason: reason, Message: fmt.Sprintf("the arguments of this queued call %s: it was not sent to %s and nothing ran; call again", why, c.Agent)}
 }
 
 // oldTarget is what an open call was for. An agent or a tool that is gone is only named.

@@ -236,13 +236,14 @@ type Intent struct {
 	// open and for two minutes after; "" for none.
 	Key     string
 	JoinKey string
-	// Match is a hash over agent, tool and argument bytes: what a joined call must equal.
+	// Match is a hash over agent, tool and argument bytes: what a joined call must equal. It's
+	// kept keyed, like JoinKey, and only for an intent with one of these keys.
 	Match string
 	// Boot is the agent's journal and boot when the intent was made, "" when it keeps none or
 	// is offline: what a later "unseen" is compared with.
 	Boot string
 	// QueueUntil makes it a queued call, which is sent when its agent connects, and never
-	// after this time. Frozen are the exact bytes of its arguments, kept until it's sent or
+	// after this time. Frozen are the exact bytes of its arguments, kept sealed until it's sent or
 	// ends. Zero and nil for a call that is sent at once.
 	QueueUntil time.Time
 	Frozen     []byte

@@ -5,12 +5,12 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/server/internal/fleet"
 	"github.com/drover-fleet/drover/server/internal/store/body"
+	"github.com/drover-fleet/drover/server/internal/store/where"
 )
 
 const (
@@ -43,39 +43,40 @@ func (db *DB) Call(ctx context.Context, id fleet.CallID) (*fleet.Call, error) {
 	if err != nil {
 		return nil, db.failed(err)
 	}
-	c.Result, c.Salt, c.Commitment, c.ResultSalt, c.ResultCommitment = result, salt, commitment, resultSalt, resultCommitment
+	c.Result, c.Commitment, c.ResultCommitment = result, commitment, resultCommitment
+	c.Salt, c.ResultSalt = db.keys.Unveil(ofArgs+string(c.ID), salt), db.keys.Unveil(ofResult+string(c.ID), resultSalt)
 	return c, nil
 }
 
 // Calls lists calls, the newest first, without their results. next is the cursor of the
 // following page, "" after the last.
 func (db *DB) Calls(ctx context.Context, f CallFilter) (calls []fleet.Call, next string, err error) {
-	var w where
+	var w where.Where
 	from, id := ` FROM calls c`, "c.id"
 	if f.Agent != "" && f.Principal == "" {
 		// The record's index by agent leads to an agent's calls: an intent's row has its id.
 		from, id = ` FROM record i JOIN calls c ON c.id = i.id`, "i.id"
-		w.equal("i.agent", string(f.Agent))
-		w.equal("i.kind", string(KindIntent))
+		w.Equal("i.agent", string(f.Agent))
+		w.Equal("i.kind", string(KindIntent))
 	} else {
-		w.equal("c.agent", string(f.Agent))
+		w.Equal("c.agent", string(f.Agent))
 	}
-	w.equal("c.principal", f.Principal)
-	w.equal("c.tool", f.Tool)
-	w.equal("c.state", string(f.State))
+	w.Equal("c.principal", f.Principal)
+	w.Equal("c.tool", f.Tool)
+	w.Equal("c.state", string(f.State))
 	if !f.State.Final() { // few are open: there's an index of them
-		w.parts = append(w.parts, "c.finished_at IS NULL")
+		w.Parts = append(w.Parts, "c.finished_at IS NULL")
 	}
-	w.compare(id+" <", f.Before)
+	w.Compare(id+" <", f.Before)
 	limit := pageSize(f.Limit)
-	query := `SELECT ` + callList + from + w.sql() + fmt.Sprintf(` ORDER BY %s DESC LIMIT %d`, id, limit+1)
+	query := `SELECT ` + callList + from + w.SQL() + fmt.Sprintf(` ORDER BY %s DESC LIMIT %d`, id, limit+1)
 	err = db.query(ctx, func(row scanner) error {
 		c, err := scanCall(row)
 		if err == nil {
 			calls = append(calls, *c)
 		}
 		return err
-	}, query, w.args...)
+	}, query, w.Args...)
 	if len(calls) > limit {
 		calls = calls[:limit]
 		next = string(calls[limit-1].ID)
@@ -91,6 +92,9 @@ func (db *DB) PruneResults(ctx context.Context, d time.Duration) (int, error) {
 	total, after := 0, ""
 	for {
 		ids, last, err := db.oldResults(ctx, cut, after, slice)
+		if err == nil && last == "" {
+			err = db.dialect.scrub(ctx, db.read)
+		}
 		if err != nil || last == "" {
 			return total, err
 		}
@@ -125,7 +129,7 @@ func (db *DB) oldResults(ctx context.Context, cut time.Time, after string, slice
 			ids = append(ids, id)
 		}
 		return nil
-	}, `SELECT call_id, created_at FROM results WHERE call_id > $1 AND call_id < $2 ORDER BY call_id LIMIT $3`, after, idAt(cut), slice)
+	}, `SELECT call_id, created_at FROM results WHERE call_id > $1 AND call_id < $2 ORDER BY call_id LIMIT $3`, after, body.IDAt(cut), slice)
 	return ids, last, err
 }
 
@@ -134,26 +138,4 @@ func pageSize(limit int) int {
 		return 100
 	}
 	return min(limit, MaxPage)
-}
-
-// where builds a condition of equalities whose values are bound.
-type where struct {
-	parts []string
-	args  []any
-}
-
-func (w *where) compare(left, value string) {
-	if value != "" {
-		w.args = append(w.args, body.Clean(value, maxClient))
-		w.parts = append(w.parts, fmt.Sprintf("%s $%d", left, len(w.args)))
-	}
-}
-
-func (w *where) equal(column, value string) { w.compare(column+" =", value) }
-
-func (w *where) sql() string {
-	if len(w.parts) == 0 {
-		return ""
-	}
-	return " WHERE " + strings.Join(w.parts, " AND ")
 }

@@ -22,6 +22,7 @@ type dialect interface {
 	retryable(err error) bool              // another transaction or a lost connection was in the way
 	lost(err error) bool                   // the answer was lost: what was asked may have happened
 	diskFull(err error) bool
+	scrub(ctx context.Context, read *sql.DB) error // takes out of the files what was deleted or written over, as far as it can
 	duplicate(err error) bool
 	beginGroup(ctx context.Context, write *sql.DB) (groupTx, error)
 }

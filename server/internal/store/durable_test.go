@@ -20,7 +20,7 @@ func TestSyncedSQLite(t *testing.T) {
 	if n := write.Stats().MaxOpenConnections; n != 1 {
 		t.Errorf("%d connections may write, want 1", n)
 	}
-	for pragma, want := range map[string]string{"synchronous": "2", "journal_mode": "wal", "busy_timeout": "5000", "foreign_keys": "1"} {
+	for pragma, want := range map[string]string{"synchronous": "2", "journal_mode": "wal", "busy_timeout": "5000", "foreign_keys": "1", "secure_delete": "1"} {
 		for name, pool := range map[string]*sql.DB{"write": write, "read": read} {
 			var got string
 			if err := pool.QueryRow("PRAGMA " + pragma).Scan(&got); err != nil || got != want {

@@ -26,7 +26,7 @@ func (db *DB) Unsettled(ctx context.Context, agent fleet.AgentID, generation int
 		ids = append(ids, fleet.CallID(id))
 		return err
 	}, `SELECT id FROM calls WHERE agent = $1 AND state = 'outcome_unknown' AND evidence IS NULL AND generation = $2 AND id >= $3 ORDER BY id DESC LIMIT $4`,
-		string(agent), generation, idAt(since), pageSize(limit))
+		string(agent), generation, body.IDAt(since), pageSize(limit))
 	return ids, err
 }
 

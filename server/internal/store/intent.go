@@ -42,7 +42,7 @@ WHERE id = $1 AND finished_at IS NULL`
 	insertResult = `INSERT INTO results (call_id, body, created_at) VALUES ($1, $2, $3)`
 
 	findKey  = `SELECT ` + callColumns + ` FROM calls c LEFT JOIN results r ON r.call_id = c.id WHERE c.principal = $1 AND c.idempotency_key = $2`
-	findJoin = `SELECT ` + callColumns + ` FROM calls c LEFT JOIN results r ON r.call_id = c.id WHERE c.principal = $1 AND c.join_key = $2 AND c.match_hash = $3 AND (c.state <> 'not_started' OR c.cancel_at IS NOT NULL) AND (c.finished_at IS NULL OR c.finished_at > $4) ORDER BY c.id DESC LIMIT 1`
+	findJoin = `SELECT ` + callColumns + ` FROM calls c LEFT JOIN results r ON r.call_id = c.id WHERE c.principal = $1 AND c.join_key IN ($2, $5) AND c.match_hash IN ($3, $6) AND (c.state <> 'not_started' OR c.cancel_at IS NOT NULL) AND (c.finished_at IS NULL OR c.finished_at > $4) ORDER BY c.id DESC LIMIT 1`
 )
 
 // RecordIntent makes a call durable before it's sent: it returns after the synced commit.
@@ -80,10 +80,38 @@ func (db *DB) RecordIntent(ctx context.Context, in fleet.Intent) (IntentResult, 
 	in.Boot = body.Clean(in.Boot, maxName)
 	in.Args = body.CleanJSON(in.Args)
 	o := &op{intent: &in, rowID: string(in.CallID)}
+	db.hide(o)
 	if err := db.submit(ctx, o); err != nil {
 		return IntentResult{}, err
 	}
 	return o.result, nil
+}
+
+// What names the salts of a call, before its id.
+const (
+	ofArgs   = "args/"
+	ofResult = "result/"
+)
+
+// hide makes of an intent what the database may have of it. A replica of the version before
+// reads hashes as they are, and bytes in clear.
+func (db *DB) hide(o *op) {
+	in, older := o.intent, db.older.Load()
+	in.Salt = db.keys.Veil(ofArgs+string(in.CallID), in.Salt)
+	if in.Key != "" || in.JoinKey != "" { // nobody looks for others
+		o.hashes = db.keys.Hashes(in.Match, in.JoinKey, older)
+	}
+	if in.Frozen != nil && !older {
+		o.sealed, in.Frozen = db.keys.Seal(string(in.CallID), in.Frozen), []byte{}
+	}
+}
+
+// conflict says that a key was used before, and not for the same as far as can be told.
+func (db *DB) conflict(c *fleet.Call) error {
+	if !db.keys.Knows(c.Match) {
+		return fleet.Errorf(protocol.CodeConflict, "the idempotency key was used (%s), and whether for this same call can't be told any more: the server's key is another one now, or the calls were made anew from the record. Look at that call, and use a new key for a new one", c.ID)
+	}
+	return fleet.Errorf(protocol.CodeConflict, "the idempotency key was used for another call (%s): use a new key for a new call, or repeat that call with the same arguments, byte for byte (white space counts)", c.ID)
 }
 
 // RecordOutcome makes a call's end durable before it's answered. Exactly one outcome of a
@@ -98,6 +126,7 @@ func (db *DB) RecordOutcome(ctx context.Context, out fleet.Outcome) error {
 	}
 	out.Reason = body.Clean(out.Reason, maxName)
 	out.Message = body.Clean(out.Message, maxMessage)
+	out.Salt = db.keys.Veil(ofResult+string(out.CallID), out.Salt)
 	return db.submit(ctx, &op{outcome: &out, rowID: newID()})
 }
 
@@ -117,7 +146,7 @@ func (db *DB) join(ctx context.Context, g groupTx, list []*op) error {
 		}
 		if in.JoinKey != "" {
 			since := micros(in.At.Add(-JoinWindow))
-			look = append(look, statement{owner: o, query: findJoin, args: []any{in.Principal.ID, in.JoinKey, in.Match, since}, scan: o.scanUsed})
+			look = append(look, statement{owner: o, query: findJoin, args: []any{in.Principal.ID, in.JoinKey, in.Match, since, o.hashes.KeyedJoin, o.hashes.KeyedMatch}, scan: o.scanUsed})
 		}
 	}
 	if len(look) == 0 {
@@ -135,7 +164,7 @@ func (db *DB) join(ctx context.Context, g groupTx, list []*op) error {
 		if o.intent == nil {
 			continue
 		}
-		if j := o.result.Joined; j != nil && neverRan(j) && j.Match == o.intent.Match {
+		if j := o.result.Joined; j != nil && neverRan(j) && o.hashes.Same(j.Match) {
 			o.result.Joined, o.frees = o.used, j.ID // and the same tool use may have run without the key
 		}
 		if o.result.Joined == nil {
@@ -143,8 +172,8 @@ func (db *DB) join(ctx context.Context, g groupTx, list []*op) error {
 		}
 		if j := o.result.Joined; j != nil {
 			o.settled = true
-			if o.intent.Key != "" && j.Match != o.intent.Match {
-				o.err = fleet.Errorf(protocol.CodeConflict, "the idempotency key was used for another call (%s): use a new key for a new call, or repeat that call with the same arguments, byte for byte (white space counts)", j.ID)
+			if o.intent.Key != "" && !o.hashes.Same(j.Match) {
+				o.err = db.conflict(j)
 			}
 		}
 	}
@@ -243,7 +272,7 @@ func (db *DB) steps(list []*op) []statement {
 			o.result.Instance = instance
 			steps = append(steps, intentRow(o, instance), callRow(o, instance))
 			if in := o.intent; in.Frozen != nil {
-				steps = append(steps, statement{owner: o, query: insertQueued, args: []any{string(in.CallID), in.Frozen}})
+				steps = append(steps, statement{owner: o, query: insertQueued, args: []any{string(in.CallID), in.Frozen, o.sealed}})
 			}
 		case o.outcome != nil:
 			steps = append(steps, outcomeRows(o)...)
@@ -264,8 +293,8 @@ func callRow(o *op, instance string) statement {
 	in := o.intent
 	return statement{owner: o, query: insertCall, args: []any{
 		string(in.CallID), in.Principal.ID, in.Principal.Name, in.Client, in.Edge, string(in.Agent), in.Generation,
-		in.Tool, in.Effect, string(in.Args), blob(in.Commitment), in.Salt, orNull(in.Key), orNull(in.JoinKey),
-		in.Match, instance, string(firstState(in)), micros(in.At), micros(in.Deadline), orNull(in.Boot), micros(in.QueueUntil),
+		in.Tool, in.Effect, string(in.Args), blob(in.Commitment), in.Salt, orNull(in.Key), orNull(o.hashes.Join),
+		o.hashes.Match, instance, string(firstState(in)), micros(in.At), micros(in.Deadline), orNull(in.Boot), micros(in.QueueUntil),
 	}}
 }
 

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/drover-fleet/drover/server/internal/fleet"
+	"github.com/drover-fleet/drover/server/internal/store/body"
 )
 
 // JobOwner is a principal that has started background jobs on an agent.
@@ -21,6 +22,6 @@ func (db *DB) JobOwners(ctx context.Context, since time.Time) ([]JobOwner, error
 		err := row.Scan(&o.Principal, (*string)(&o.Agent))
 		out = append(out, o)
 		return err
-	}, `SELECT DISTINCT principal, agent FROM calls WHERE tool = 'job_start' AND id > $1`, idAt(since))
+	}, `SELECT DISTINCT principal, agent FROM calls WHERE tool = 'job_start' AND id > $1`, body.IDAt(since))
 	return out, err
 }

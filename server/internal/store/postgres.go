@@ -50,9 +50,6 @@ func (*pgDialect) check(ctx context.Context, write *sql.DB, log *slog.Logger) er
 	return err
 }
 
-// lockRetry is how often a lock that another session holds is tried.
-const lockRetry = 100 * time.Millisecond
-
 // lock is an advisory lock of this database and schema, held by a connection of its own. It's
 // tried again and again, never queued for: a session that waits in Postgres outlives a client
 // that is gone, and those who come after it, sharing the lock, would wait behind it.
@@ -80,7 +77,7 @@ func (*pgDialect) lock(ctx context.Context, db *sql.DB, what string) (lock heldL
 	}
 	_, _ = io.WriteString(h, "drover/"+what+"/"+schema.String)
 	key := int64(h.Sum64())
-	if err := tryUntil(ctx, conn, take, key); err != nil {
+	if err := pgconf.TryLock(ctx, conn, take, key); err != nil {
 		return lock, err
 	}
 	lock.release = func() error {
@@ -95,23 +92,6 @@ func (*pgDialect) lock(ctx context.Context, db *sql.DB, what string) (lock heldL
 		return err
 	}
 	return lock, nil
-}
-
-// tryUntil asks for the lock until it's there or ctx ends.
-func tryUntil(ctx context.Context, conn *sql.Conn, take string, key int64) error {
-	again := time.NewTicker(lockRetry)
-	defer again.Stop()
-	for {
-		var got bool
-		if err := conn.QueryRowContext(ctx, take, key).Scan(&got); err != nil || got {
-			return err
-		}
-		select {
-		case <-again.C:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
 }
 
 func (*pgDialect) rebind(query string) string { return query }
@@ -143,6 +123,10 @@ func (*pgDialect) lost(err error) bool {
 	var ne net.Error
 	return pgconn.SafeToRetry(err) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, driver.ErrBadConn) || errors.As(err, &ne)
 }
+
+// scrub can do nothing: Postgres overwrites what was deleted when it needs the room.
+func (*pgDialect) scrub(context.Context, *sql.DB) error { return nil }
+
 func (*pgDialect) diskFull(err error) bool  { return pgCode(err) == "53100" }
 func (*pgDialect) duplicate(err error) bool { return pgCode(err) == "23505" }
 

@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	insertQueued = `INSERT INTO queued (call_id, args) VALUES ($1, $2)`
+	insertQueued = `INSERT INTO queued (call_id, args, sealed) VALUES ($1, $2, $3)`
 	deleteQueued = `DELETE FROM queued WHERE call_id = $1`
 
 	sendCall = `UPDATE calls SET state = 'dispatched', boot = $2, sent_id = $3 WHERE id = $1 AND state = 'queued' AND finished_at IS NULL AND instance = $4`
@@ -45,10 +45,11 @@ func NewMark() string { return newID() }
 
 // OpenCall is a call without outcome. Frozen are the argument bytes of a queued one, exactly
 // as they were validated; nil if it isn't queued, or if they were lost with a rebuilt
-// database: then it can't be sent.
+// database, or are Foreign, sealed with another server key: then it can't be sent.
 type OpenCall struct {
 	fleet.Call
-	Frozen []byte
+	Frozen  []byte
+	Foreign bool
 }
 
 // OpenCalls lists the calls without outcome that belong to nobody, by id: begun neither by
@@ -56,13 +57,15 @@ type OpenCall struct {
 func (db *DB) OpenCalls(ctx context.Context) ([]OpenCall, error) {
 	var list []OpenCall
 	err := db.query(ctx, func(row scanner) error {
-		var frozen []byte
-		c, err := scanCall(row, &frozen)
+		var clear, sealed []byte
+		c, err := scanCall(row, &clear, &sealed)
 		if err == nil {
-			list = append(list, OpenCall{Call: *c, Frozen: frozen})
+			open := OpenCall{Call: *c}
+			open.Frozen, open.Foreign = db.thaw(string(c.ID), clear, sealed)
+			list = append(list, open)
 		}
 		return err
-	}, `SELECT `+callList+`, q.args FROM calls c LEFT JOIN queued q ON q.call_id = c.id WHERE c.finished_at IS NULL AND c.instance <> $1 AND c.instance NOT IN (SELECT instance FROM replicas) ORDER BY c.id`, db.Instance())
+	}, `SELECT `+callList+`, q.args, q.sealed FROM calls c LEFT JOIN queued q ON q.call_id = c.id WHERE c.finished_at IS NULL AND c.instance <> $1 AND c.instance NOT IN (SELECT instance FROM replicas) ORDER BY c.id`, db.Instance())
 	return list, err
 }
 
@@ -113,32 +116,67 @@ func sentRows(o *op, instance string) []statement {
 // took time on an agent was sent, and MarkSent removed its bytes.
 func neverSent(out *fleet.Outcome) bool { return out.TookUS == 0 && out.State != fleet.Succeeded }
 
-// frozenOf reads the bytes of all queued calls.
-func (t *tx) frozenOf(ctx context.Context) (map[string][]byte, error) {
-	rows, err := t.sql.QueryContext(ctx, `SELECT call_id, args FROM queued`)
+// thaw finds the bytes of a queued call in its row.
+func (db *DB) thaw(id string, clear, sealed []byte) (frozen []byte, foreign bool) {
+	if sealed == nil {
+		return clear, false
+	}
+	frozen, err := db.keys.Open(id, sealed)
+	return frozen, err != nil
+}
+
+// frozenRow is a row of queued.
+type frozenRow struct {
+	id           string
+	args, sealed []byte
+}
+
+// frozenOf reads the bytes of queued calls, in the writer's order.
+func (t *tx) frozenOf(ctx context.Context, where string) (frozen []frozenRow, err error) {
+	rows, err := t.sql.QueryContext(ctx, `SELECT call_id, args, sealed FROM queued `+where+` ORDER BY call_id`)
 	if err != nil {
 		return nil, err
 	}
-	frozen := map[string][]byte{}
 	return frozen, each(rows, func(row scanner) error {
-		var id string
-		var args []byte
-		err := row.Scan(&id, &args)
-		frozen[id] = args
+		var f frozenRow
+		err := row.Scan(&f.id, &f.args, &f.sealed)
+		frozen = append(frozen, f)
 		return err
 	})
 }
 
+// SealQueued seals what is in clear of queued calls, from the version before or for its sake,
+// unless a replica of that version may still have to read it.
+func (db *DB) SealQueued(ctx context.Context) error {
+	if db.older.Load() {
+		return nil
+	}
+	var frozen []frozenRow
+	err := db.inTx(ctx, func(t *tx) (err error) {
+		frozen, err = t.frozenOf(ctx, `WHERE sealed IS NULL`)
+		for _, f := range frozen {
+			if err == nil {
+				_, err = t.exec(ctx, `UPDATE queued SET args = $2, sealed = $3 WHERE call_id = $1`, f.id, blob(nil), db.keys.Seal(f.id, f.args))
+			}
+		}
+		return err
+	})
+	if err == nil && len(frozen) > 0 {
+		err = db.dialect.scrub(ctx, db.read)
+	}
+	return err
+}
+
 // refreeze puts back the bytes of those calls that are queued now.
-func (t *tx) refreeze(ctx context.Context, frozen map[string][]byte) error {
-	for id, args := range frozen {
+func (t *tx) refreeze(ctx context.Context, frozen []frozenRow) error {
+	for _, f := range frozen {
 		var state fleet.State
-		err := t.queryRow(ctx, `SELECT state FROM calls WHERE id = $1`, id).Scan(&state)
+		err := t.queryRow(ctx, `SELECT state FROM calls WHERE id = $1`, f.id).Scan(&state)
 		if errors.Is(err, sql.ErrNoRows) || (err == nil && state != fleet.Queued) {
 			continue
 		}
 		if err == nil {
-			_, err = t.exec(ctx, insertQueued, id, args)
+			_, err = t.exec(ctx, insertQueued, f.id, blob(f.args), f.sealed)
 		}
 		if err != nil {
 			return err

@@ -27,7 +27,7 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, '', $13, $14, '', '',
 func (db *DB) RebuildCalls(ctx context.Context) (int, error) {
 	total := 0
 	err := db.inTx(ctx, func(t *tx) error {
-		frozen, err := t.frozenOf(ctx)
+		frozen, err := t.frozenOf(ctx, ``)
 		if err != nil {
 			return err
 		}
@@ -157,11 +157,11 @@ func unreadable(r *Record, err error) error {
 func (t *tx) replayOutcome(ctx context.Context, r *Record) error {
 	var b body.Outcome
 	if err := json.Unmarshal(r.Body, &b); err != nil {
-		return fmt.Errorf("store: the record's row %s can't be read: %w", r.ID, err)
+		return unreadable(r, err)
 	}
 	at, err := body.Unstamp(b.At)
 	if err != nil {
-		return fmt.Errorf("store: the record's row %s can't be read: %w", r.ID, err)
+		return unreadable(r, err)
 	}
 	var exit sql.NullInt64
 	if b.ExitCode != nil {
@@ -169,7 +169,7 @@ func (t *tx) replayOutcome(ctx context.Context, r *Record) error {
 	}
 	commitment, err := hex.DecodeString(b.Commitment)
 	if err != nil {
-		return fmt.Errorf("store: the record's row %s can't be read: %w", r.ID, err)
+		return unreadable(r, err)
 	}
 	if len(commitment) == 0 {
 		commitment = nil

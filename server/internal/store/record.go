@@ -6,12 +6,12 @@ import (
 	"database/sql"
 	"encoding/hex"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/server/internal/fleet"
 	"github.com/drover-fleet/drover/server/internal/store/body"
+	"github.com/drover-fleet/drover/server/internal/store/where"
 )
 
 // Kind is a record row's kind.
@@ -165,28 +165,13 @@ func (t *tx) recordAdmin(ctx context.Context, ev fleet.AdminEvent) error {
 	for k, v := range ev.Detail {
 		detail[body.Clean(k, maxName)] = body.Clean(v, maxDetail)
 	}
-	principal := body.Clean(ev.Principal, maxName)
+	principal, agent := body.Clean(ev.Principal, maxName), body.AgentOf(ev)
 	body := body.Marshal(&body.Admin{
 		V: 1, Kind: string(KindAdmin), ID: id, At: body.Stamp(ev.At), Principal: principal,
 		Action: body.Clean(ev.Action, maxName), Object: body.Clean(ev.Object, maxName), Detail: detail,
 	})
-	_, err := t.exec(ctx, insertRecord, id, micros(ev.At), string(KindAdmin), nil, orNull(agentOf(ev)), orNull(principal), body, Leaf(body))
+	_, err := t.exec(ctx, insertRecord, id, micros(ev.At), string(KindAdmin), nil, orNull(agent), orNull(principal), body, Leaf(body))
 	return err
-}
-
-// agentOf finds the agent that an administrative event is about, "" if it's about none:
-// the object "agent:ID", that of "agent.…" and "enroll.use", or the detail "agent_id" or "agent".
-func agentOf(ev fleet.AdminEvent) string {
-	name, ok := strings.CutPrefix(ev.Object, "agent:")
-	switch {
-	case ok:
-	case strings.HasPrefix(ev.Action, "agent."), ev.Action == "enroll.use":
-		name = ev.Object
-	default:
-		name = ev.Detail["agent_id"] + ev.Detail["agent"] // an event has one of them
-	}
-	id, _ := fleet.ParseAgentID(name)
-	return string(id)
 }
 
 // RecordAdmin writes an administrative row by itself, durable when it returns. What
@@ -213,23 +198,23 @@ type RecordFilter struct {
 // Records lists rows of the record, the newest first, or the oldest first with After. next
 // is the cursor of the following page (for After or Before, as asked), "" after the last.
 func (db *DB) Records(ctx context.Context, f RecordFilter) (rows []Record, next string, err error) {
-	var w where
-	w.equal("kind", string(f.Kind))
+	var w where.Where
+	w.Equal("kind", string(f.Kind))
 	if f.CallID != "" { // the intent has the call's id, the call names its other rows
-		w.args = append(w.args, body.Clean(string(f.CallID), maxName))
-		n := len(w.args)
-		w.parts = append(w.parts, fmt.Sprintf("(id = $%d OR id = (SELECT outcome_id FROM calls WHERE id = $%d) OR id = (SELECT sent_id FROM calls WHERE id = $%d) OR id = (SELECT evidence_id FROM calls WHERE id = $%d) OR id = (SELECT cancel_id FROM calls WHERE id = $%d))", n, n, n, n, n))
+		w.Args = append(w.Args, body.Clean(string(f.CallID), maxName))
+		n := len(w.Args)
+		w.Parts = append(w.Parts, fmt.Sprintf("(id = $%d OR id = (SELECT outcome_id FROM calls WHERE id = $%d) OR id = (SELECT sent_id FROM calls WHERE id = $%d) OR id = (SELECT evidence_id FROM calls WHERE id = $%d) OR id = (SELECT cancel_id FROM calls WHERE id = $%d))", n, n, n, n, n))
 	}
-	w.equal("agent", f.Agent)
-	w.equal("principal", f.Principal)
-	w.compare("id >", f.After)
-	w.compare("id <", f.Before)
+	w.Equal("agent", f.Agent)
+	w.Equal("principal", f.Principal)
+	w.Compare("id >", f.After)
+	w.Compare("id <", f.Before)
 	order := "DESC"
 	if f.After != "" {
 		order = "ASC"
 	}
 	limit := pageSize(f.Limit)
-	query := `SELECT id, at, kind, call_id, agent, principal, body, leaf FROM record` + w.sql() + fmt.Sprintf(` ORDER BY id %s LIMIT %d`, order, limit+1)
+	query := `SELECT id, at, kind, call_id, agent, principal, body, leaf FROM record` + w.SQL() + fmt.Sprintf(` ORDER BY id %s LIMIT %d`, order, limit+1)
 	err = db.query(ctx, func(row scanner) error {
 		var r Record
 		var at sql.NullInt64
@@ -240,7 +225,7 @@ func (db *DB) Records(ctx context.Context, f RecordFilter) (rows []Record, next 
 		r.At, r.CallID, r.Agent, r.Principal = fromMicros(at), fleet.CallID(call.String), agent.String, principal.String
 		rows = append(rows, r)
 		return nil
-	}, query, w.args...)
+	}, query, w.Args...)
 	if len(rows) > limit {
 		rows = rows[:limit]
 		next = rows[limit-1].ID

@@ -34,7 +34,13 @@ func (db *DB) Share(ctx context.Context) (*Ownership, error) {
 }
 
 // Enlist tells the others that this replica lives; Beat keeps it so.
-func (db *DB) Enlist(ctx context.Context) error { return db.enlist(ctx, db.Instance()) }
+func (db *DB) Enlist(ctx context.Context) error {
+	err := db.enlist(ctx, db.Instance())
+	if err == nil {
+		_, err = db.Replicas(ctx) // of which version they are
+	}
+	return err
+}
 
 // Rejoin enlists a process that was buried, under another name: what it has written under the old
 // one, or is writing still, belongs to nobody, and may be adopted.
@@ -49,7 +55,7 @@ func (db *DB) Rejoin(ctx context.Context) error {
 
 func (db *DB) enlist(ctx context.Context, name string) error {
 	return db.inTx(ctx, func(t *tx) error {
-		_, err := t.exec(ctx, `INSERT INTO replicas (instance, beat, started_at) VALUES ($1, 0, $2) ON CONFLICT (instance) DO NOTHING`, name, micros(time.Now()))
+		_, err := t.exec(ctx, `INSERT INTO replicas (instance, beat, started_at, seals) VALUES ($1, 0, $2, 1) ON CONFLICT (instance) DO NOTHING`, name, micros(time.Now()))
 		return err
 	})
 }
@@ -76,15 +82,21 @@ func (db *DB) Resign(ctx context.Context) error {
 	})
 }
 
-// Replicas lists the members, this one too.
+// Replicas lists the members, this one too. While one of them is of the version before, what that
+// has to read is written as it reads it; no other of that version starts any more.
 func (db *DB) Replicas(ctx context.Context) ([]Replica, error) {
 	var out []Replica
+	older := false
 	err := db.query(ctx, func(row scanner) error {
 		var r Replica
-		err := row.Scan(&r.Instance, &r.Beat)
-		out = append(out, r)
+		var seals int
+		err := row.Scan(&r.Instance, &r.Beat, &seals)
+		out, older = append(out, r), older || seals == 0
 		return err
-	}, `SELECT instance, beat FROM replicas ORDER BY instance`)
+	}, `SELECT instance, beat, seals FROM replicas ORDER BY instance`)
+	if err == nil {
+		db.older.Store(older)
+	}
 	return out, err
 }
 

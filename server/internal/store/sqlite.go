@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/url"
 	"path/filepath"
 	"strings"
 
@@ -17,6 +16,7 @@ import (
 
 	"github.com/drover-fleet/drover/server/internal/store/filelock"
 	"github.com/drover-fleet/drover/server/internal/store/prepared"
+	"github.com/drover-fleet/drover/server/internal/store/sqliteconf"
 )
 
 type sqliteDialect struct{ path string }
@@ -27,30 +27,8 @@ func (d *sqliteDialect) hint() string {
 	return "look at the disk and the permissions of " + filepath.Base(d.path)
 }
 
-// open makes one connection that writes and a few that read. Each commit is synced
-// (synchronous FULL); fdatasync where there is one, as SQLite's own builds do.
 func (d *sqliteDialect) open() (read, write *sql.DB, err error) {
-	if _, err := sqlite.Fdatasync(true); err != nil && !errors.Is(err, sqlite.ErrFdatasyncUnavailable) {
-		return nil, nil, err
-	}
-	path := filepath.ToSlash(d.path)
-	if !strings.HasPrefix(path, "/") {
-		path = "/" + path // file:///C:/…
-	}
-	dsn := (&url.URL{Scheme: "file", Path: path}).String() +
-		"?_pragma=busy_timeout(5000)&_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)&_pragma=foreign_keys(1)&_pragma=journal_size_limit(67108864)&_dqs=0"
-	connector, err := prepared.Connector(dsn+"&_txlock=immediate", bySQLite)
-	if err != nil {
-		return nil, nil, err
-	}
-	write = sql.OpenDB(connector)
-	write.SetMaxOpenConns(1)
-	if read, err = sql.Open("sqlite", dsn+"&_query_only=1"); err != nil {
-		return nil, nil, errors.Join(err, write.Close())
-	}
-	read.SetMaxOpenConns(4)
-	read.SetMaxIdleConns(4)
-	return read, write, nil
+	return sqliteconf.Pools(d.path, bySQLite)
 }
 
 func (*sqliteDialect) check(ctx context.Context, write *sql.DB, _ *slog.Logger) error {
@@ -90,6 +68,23 @@ func (*sqliteDialect) retryable(err error) bool {
 	c := sqliteCode(err) & 0xff
 	return c == sqlite3.SQLITE_BUSY || c == sqlite3.SQLITE_LOCKED
 }
+
+// scrub empties the log: in the file what was deleted is overwritten. It keeps no writer waiting
+// for those who read: while they have the log it's tried again, and else at the next time.
+func (*sqliteDialect) scrub(ctx context.Context, read *sql.DB) error {
+	conn, err := read.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	_, err = conn.ExecContext(ctx, `PRAGMA busy_timeout = 0`)
+	for n, busy := 1, 1; err == nil && busy != 0 && n < maxBackoff && backoff(ctx, n); n++ {
+		var log, done int
+		err = conn.QueryRowContext(ctx, `PRAGMA wal_checkpoint(TRUNCATE)`).Scan(&busy, &log, &done)
+	}
+	_, restored := conn.ExecContext(context.WithoutCancel(ctx), `PRAGMA busy_timeout = 5000`)
+	return errors.Join(err, restored, conn.Close())
+}
+
 func (*sqliteDialect) lost(error) bool         { return false }
 func (*sqliteDialect) diskFull(err error) bool { return sqliteCode(err)&0xff == sqlite3.SQLITE_FULL }
 func (*sqliteDialect) duplicate(err error) bool {

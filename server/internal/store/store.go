@@ -13,12 +13,10 @@ package store
 
 import (
 	"context"
+	"crypto/ed25519"
 	"database/sql"
 	"errors"
-	"fmt"
 	"log/slog"
-	"os"
-	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -27,7 +25,9 @@ import (
 
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/server/internal/fleet"
+	"github.com/drover-fleet/drover/server/internal/store/atrest"
 	"github.com/drover-fleet/drover/server/internal/store/pending"
+	"github.com/drover-fleet/drover/server/internal/store/sqliteconf"
 )
 
 // Config says where the database is.
@@ -37,6 +37,9 @@ type Config struct {
 	DataDir string
 	// DatabaseURL is a postgres:// URL or a key=value connection string; empty for SQLite.
 	DatabaseURL string
+	// Key is the server's key, from which follows what is sealed. Without it nothing that's
+	// sealed can be read, and calls that are recorded match nobody's.
+	Key ed25519.PrivateKey
 	// Log hears of what nobody waits for: polls and refusals that failed. nil: nothing.
 	Log *slog.Logger
 }
@@ -57,7 +60,10 @@ type DB struct {
 	log      *slog.Logger
 	instance atomic.Pointer[string] // names this open handle in the rows of the calls it started
 
+	keys *atrest.Keys
+
 	shared atomic.Bool // other processes serve the database too
+	older  atomic.Bool // one of them is of the version before: it reads nothing that's sealed
 
 	read, write *sql.DB
 
@@ -92,6 +98,10 @@ func Open(ctx context.Context, cfg Config) (*DB, error) {
 	}
 	db := &DB{log: cfg.Log, queue: make(chan *op, queueDepth), refresh: make(chan struct{}, 1)}
 	db.instance.Store(new(newID()))
+	var err error
+	if db.keys, err = atrest.New(cfg.Key); err != nil {
+		return nil, err
+	}
 	if err := db.connect(ctx, cfg); err != nil {
 		return nil, err
 	}
@@ -127,7 +137,9 @@ func (db *DB) connect(ctx context.Context, cfg Config) (err error) {
 	if cfg.DatabaseURL != "" {
 		db.dialect, err = newPostgres(cfg.DatabaseURL)
 	} else {
-		db.dialect, err = openDataDir(cfg.DataDir)
+		var path string
+		path, err = sqliteconf.File(cfg.DataDir)
+		db.dialect = &sqliteDialect{path: path}
 	}
 	if err != nil {
 		return err
@@ -145,28 +157,6 @@ func (db *DB) connect(ctx context.Context, cfg Config) (err error) {
 		return errors.Join(fleet.Wrap(protocol.CodeUnavailable, err, "the database can't be opened: %s", db.dialect.hint()), db.write.Close(), db.read.Close())
 	}
 	return nil
-}
-
-func openDataDir(dir string) (dialect, error) {
-	if dir == "" {
-		return nil, errors.New("store: neither a data folder nor a database URL was given")
-	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("the data folder can't be made: %w", err)
-	}
-	path, err := filepath.Abs(filepath.Join(dir, "drover.db"))
-	if err != nil {
-		return nil, fmt.Errorf("the data folder: %w", err)
-	}
-	// SQLite would make the file readable for everyone; its side files copy its mode.
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("the database file can't be opened (does it belong to another user?): %w", err)
-	}
-	if err := f.Close(); err != nil {
-		return nil, fmt.Errorf("the database file: %w", err)
-	}
-	return &sqliteDialect{path: path}, nil
 }
 
 // Engine is "sqlite" or "postgres".
@@ -249,14 +239,3 @@ func (db *DB) poll() error {
 
 // newID makes a UUIDv7 in its text form; within a process later ones sort after earlier.
 func newID() string { return uuid.Must(uuid.NewV7()).String() }
-
-// idAt is the smallest UUIDv7 of a moment: ids made earlier sort before it.
-func idAt(t time.Time) string {
-	var u uuid.UUID
-	ms := uint64(max(t.UnixMilli(), 0))
-	for i := range 6 {
-		u[i] = byte(ms >> (40 - 8*i))
-	}
-	u[6], u[8] = 0x70, 0x80
-	return u.String()
-}

@@ -3,6 +3,7 @@ package store_test
 import (
 	"cmp"
 	"context"
+	"crypto/ed25519"
 	"database/sql"
 	"fmt"
 	"net/url"
@@ -39,7 +40,7 @@ func TestConformance(t *testing.T) {
 }
 
 func sqliteConfig(t testing.TB) store.Config {
-	return store.Config{DataDir: t.TempDir()}
+	return store.Config{DataDir: t.TempDir(), Key: ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize))}
 }
 
 // postgresURL is DROVER_TEST_POSTGRES, or the usual local one.
@@ -87,7 +88,7 @@ func postgresConfig(t testing.TB) store.Config {
 	q := u.Query()
 	q.Set("search_path", schema)
 	u.RawQuery = q.Encode()
-	return store.Config{DatabaseURL: u.String()}
+	return store.Config{DatabaseURL: u.String(), Key: ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize))}
 }
 
 func openConfig(t testing.TB, cfg store.Config) *store.DB {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/server/internal/fleet"
+	"github.com/drover-fleet/drover/server/internal/store/atrest"
 )
 
 const (
@@ -60,6 +61,8 @@ type op struct {
 
 	rowID   string // the record row's id, made once: a second attempt can look for it
 	result  IntentResult
+	hashes  atrest.Hashes
+	sealed  []byte       // the intent's frozen bytes
 	frees   fleet.CallID // has the intent's key, and never ran
 	used    *fleet.Call  // of the same tool use
 	settled bool         // answered without rows of its own: joined, or lost
@@ -101,7 +104,7 @@ func (o *op) lost() bool { return o.settled && o.intent == nil }
 func (o *op) size() int {
 	switch {
 	case o.intent != nil:
-		return len(o.intent.Args) + len(o.intent.Frozen)
+		return len(o.intent.Args) + len(o.intent.Frozen) + len(o.sealed)
 	case o.outcome != nil:
 		return len(o.outcome.Result)
 	default:

@@ -2,10 +2,14 @@
 package body
 
 import (
+	"strings"
 	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+	"github.com/google/uuid"
+
+	"github.com/drover-fleet/drover/server/internal/fleet"
 )
 
 // The bodies. Members are only ever added; v tells the set. Salts, results, messages of
@@ -134,4 +138,30 @@ func Unstamp(s string) (time.Time, error) {
 		return time.Time{}, nil
 	}
 	return time.Parse(time.RFC3339Nano, s)
+}
+
+// IDAt is the smallest UUIDv7 of a moment: ids made earlier sort before it.
+func IDAt(t time.Time) string {
+	var u uuid.UUID
+	ms := uint64(max(t.UnixMilli(), 0))
+	for i := range 6 {
+		u[i] = byte(ms >> (40 - 8*i))
+	}
+	u[6], u[8] = 0x70, 0x80
+	return u.String()
+}
+
+// AgentOf finds the agent that an administrative event is about, "" if it's about none:
+// the object "agent:ID", that of "agent.…" and "enroll.use", or the detail "agent_id" or "agent".
+func AgentOf(ev fleet.AdminEvent) string {
+	name, ok := strings.CutPrefix(ev.Object, "agent:")
+	switch {
+	case ok:
+	case strings.HasPrefix(ev.Action, "agent."), ev.Action == "enroll.use":
+		name = ev.Object
+	default:
+		name = ev.Detail["agent_id"] + ev.Detail["agent"] // an event has one of them
+	}
+	id, _ := fleet.ParseAgentID(name)
+	return string(id)
 }

@@ -65,3 +65,23 @@ func writable(_ context.Context, c *pgx.Conn) error {
 	}
 	return nil
 }
+
+// lockRetry is how often a lock that another session holds is tried.
+const lockRetry = 100 * time.Millisecond
+
+// TryLock asks by take for the advisory lock of a key until it's there or ctx ends.
+func TryLock(ctx context.Context, conn *sql.Conn, take string, key int64) error {
+	again := time.NewTicker(lockRetry)
+	defer again.Stop()
+	for {
+		var got bool
+		if err := conn.QueryRowContext(ctx, take, key).Scan(&got); err != nil || got {
+			return err
+		}
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}

@@ -25,7 +25,7 @@ func testCall(t *testing.T, cfg store.Config) {
 	in := begin(t, db, nil)
 	want := fleet.Call{
 		ID: in.CallID, Principal: "pat:p1", Name: "laptop", Client: "claude-code/2.1", Edge: "mcp", Agent: "web-01", Generation: 3,
-		Tool: "shell_exec", Args: []byte(`{"command":"uptime"}`), Match: "m1", State: fleet.Dispatched, CreatedAt: in.At, Deadline: in.Deadline,
+		Tool: "shell_exec", Args: []byte(`{"command":"uptime"}`), State: fleet.Dispatched, CreatedAt: in.At, Deadline: in.Deadline,
 		Commitment: in.Commitment, Salt: in.Salt,
 	}
 	got, err := db.Call(ctx, in.CallID)

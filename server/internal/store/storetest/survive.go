@@ -50,7 +50,7 @@ func testQueued(t *testing.T, cfg store.Config) {
 	in := begin(t, db, queue)
 	want := fleet.Call{
 		ID: in.CallID, Principal: "pat:p1", Name: "laptop", Client: "claude-code/2.1", Edge: "mcp", Agent: "web-01", Generation: 3,
-		Tool: "shell_exec", Args: []byte(`{"command":"uptime"}`), Match: "m1", State: fleet.Queued, CreatedAt: in.At, Deadline: in.Deadline,
+		Tool: "shell_exec", Args: []byte(`{"command":"uptime"}`), State: fleet.Queued, CreatedAt: in.At, Deadline: in.Deadline,
 		QueueUntil: in.QueueUntil,
 	}
 	if d := cmp.Diff(store.OpenCall{Call: want, Frozen: []byte(frozen)}, left(t, cfg)[in.CallID]); d != "" {
