@@ -7,13 +7,17 @@ import (
 	"github.com/go-chi/chi/v5"
 	"github.com/go-chi/chi/v5/middleware"
 
+	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/protocol/fault"
+	"github.com/drover-fleet/drover/protocol/text"
 	"github.com/drover-fleet/drover/server/internal/authn"
 	"github.com/drover-fleet/drover/server/internal/edge"
 	"github.com/drover-fleet/drover/server/internal/fleet"
 	"github.com/drover-fleet/drover/server/internal/obs"
 	"github.com/drover-fleet/drover/server/internal/ui"
 )
+
+const mcpPath = "/mcp"
 
 // routes is every door of a server. What agents dial is authenticated by key and needs no
 // Host check; everything else is for clients and browsers.
@@ -30,7 +34,7 @@ func (s *Server) routes() (http.Handler, error) {
 		}
 		hosts, origins = []string{name}, []string{origin}
 	}
-	crossOrigin, err := edge.CrossOrigin(origins...)
+	crossOrigin, err := edge.CrossOrigin(s.refused, origins...)
 	if err != nil {
 		return nil, err
 	}
@@ -41,7 +45,7 @@ func (s *Server) routes() (http.Handler, error) {
 	r.Group(func(r chi.Router) {
 		r.Use(edge.Hosts(hosts...), crossOrigin)
 		s.rest.Mount(r)
-		r.With(edge.Authenticate(s.serving, s.bearer)).Handle("/mcp", s.mcp)
+		r.With(edge.Authenticate(s.serving, s.bearer)).Handle(mcpPath, s.mcp)
 		r.Handle("/*", ui.Handler())
 	})
 	return r, nil
@@ -52,9 +56,25 @@ func (s *Server) requestFault(p *fault.Panic, id string, r *http.Request) {
 	s.metrics.Caught(s.log, obs.InRequest, p, "request_id", id, "method", r.Method, "path", r.URL.Path)
 }
 
+// refused records a request that was turned away before anybody knew whose it is: all of these
+// share a row a second.
+func (s *Server) refused(r *http.Request, fe *fleet.Error) {
+	edgeName := "rest"
+	if r.URL.Path == mcpPath {
+		edgeName = "mcp"
+	}
+	s.dispatch.Refuse(fleet.Principal{}, fleet.Refusal{Client: text.Line(r.UserAgent(), 96), Edge: edgeName, Code: fe.Code, Message: fe.Message})
+}
+
 // bearer authenticates MCP: by the Authorization header alone, never by a page's cookie.
 func (s *Server) bearer(r *http.Request) (fleet.Principal, error) {
-	who, _, err := s.authn.Bearer(r)
+	who, given, err := s.authn.Bearer(r)
+	if err == nil && !given {
+		err = fleet.Errorf(protocol.CodeUnauthenticated, "a credential is needed")
+	}
+	if err != nil && r.Method == http.MethodPost { // others carry no call
+		s.refused(r, fleet.AsError(err))
+	}
 	return who, err
 }
 

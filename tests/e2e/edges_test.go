@@ -107,6 +107,8 @@ func TestBrowsersStayOut(t *testing.T) {
 	if got := strings.Count(read(t, mark), "ran"); got != 2 {
 		t.Errorf("%d calls ran, want 2", got)
 	}
+	// Six by another site's page, four that aren't declared as JSON, one without a credential.
+	checkRefusals(t, f, map[string]int{"denied": 6, "bad_args": 4, "unauthenticated": 1})
 }
 
 // TestAgentEndpoints (S-10): an agent is who its key says, whatever id it writes, and a

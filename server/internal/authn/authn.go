@@ -201,7 +201,7 @@ func System(name string) fleet.Principal {
 func (n NewPAT) validate() error {
 	bad := func(format string, args ...any) error { return fleet.Errorf(protocol.CodeBadArgs, format, args...) }
 	if n.Name == "" || len(n.Name) > 64 || !utf8.ValidString(n.Name) || strings.ContainsFunc(n.Name, func(r rune) bool { return !unicode.IsPrint(r) }) {
-		return bad("the token's name must be 1 to 64 printable characters")
+		return bad("the token's name must be 1 to 64 bytes of printable text")
 	}
 	a := n.Grant.Agents
 	given := 0

@@ -143,3 +143,17 @@ func toolsOf(snap *store.Snapshot, who fleet.Principal) []*capability.Definition
 	}
 	return out
 }
+
+// CheckCursor tells whether a cursor can be one of a list of agents: the id of one, after which
+// the list goes on. It may be gone by now. A call's id could be an agent's, too, and is one only
+// if there's such an agent.
+func CheckCursor(list []AgentView, cursor string) error {
+	id, ok := fleet.ParseAgentID(cursor)
+	if _, call := fleet.ParseCallID(cursor); call {
+		ok = slices.ContainsFunc(list, func(v AgentView) bool { return v.ID == id })
+	}
+	if !ok && cursor != "" {
+		return fleet.BadCursor()
+	}
+	return nil
+}

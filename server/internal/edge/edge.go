@@ -163,10 +163,14 @@ func Status(c protocol.Code) int {
 }
 
 // StatusOf maps an error to the HTTP status of an answer that consists of it: Status, but
-// 408 for a body that didn't arrive in time, and 502 for an agent that failed inside.
+// 408 for a body that didn't arrive in time, 415 for one that isn't declared as JSON, and 502 for
+// an agent that failed inside.
 func StatusOf(e *fleet.Error) int {
-	if e.Code == protocol.CodeBadArgs && e.Reason == ReasonBodyLate {
+	switch {
+	case e.Code == protocol.CodeBadArgs && e.Reason == ReasonBodyLate:
 		return http.StatusRequestTimeout
+	case e.Code == protocol.CodeBadArgs && e.Reason == ReasonMediaType:
+		return http.StatusUnsupportedMediaType
 	}
 	if e.AgentFault() {
 		return Status(protocol.CodeToolFailed)

@@ -48,7 +48,7 @@ func TestHosts(t *testing.T) {
 }
 
 func TestCrossOrigin(t *testing.T) {
-	mw, err := CrossOrigin("https://drover.example.com")
+	mw, err := CrossOrigin(func(*http.Request, *fleet.Error) {}, "https://drover.example.com")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +77,7 @@ func TestCrossOrigin(t *testing.T) {
 			t.Errorf("%+v: %d %s", c, w.Code, w.Body)
 		}
 	}
-	if _, err := CrossOrigin("drover.example.com"); err == nil {
+	if _, err := CrossOrigin(func(*http.Request, *fleet.Error) {}, "drover.example.com"); err == nil {
 		t.Error("an origin without scheme passed")
 	}
 }

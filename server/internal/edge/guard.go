@@ -68,8 +68,9 @@ func HostName(publicURL string) (string, error) {
 
 // CrossOrigin refuses requests that a browser sends for another site and that aren't safe
 // methods (http.CrossOriginProtection). trusted are origins ("https://drover.example.com")
-// that are let through: the public URL's, for proxies that change the Host.
-func CrossOrigin(trusted ...string) (func(http.Handler) http.Handler, error) {
+// that are let through: the public URL's, for proxies that change the Host. refused is told of
+// each request that isn't.
+func CrossOrigin(refused func(*http.Request, *fleet.Error), trusted ...string) (func(http.Handler) http.Handler, error) {
 	guard := http.NewCrossOriginProtection()
 	for _, origin := range trusted {
 		if err := guard.AddTrustedOrigin(origin); err != nil {
@@ -77,8 +78,10 @@ func CrossOrigin(trusted ...string) (func(http.Handler) http.Handler, error) {
 		}
 	}
 	guard.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		WriteError(w, fleet.Errorf(protocol.CodeDenied,
-			"a web page of the origin %s may not send requests to this server; if it's this server's own page behind a proxy, start it with --public-url (DROVER_PUBLIC_URL)", text.Quote(r.Header.Get("Origin"), 80)))
+		fe := fleet.Errorf(protocol.CodeDenied,
+			"a web page of the origin %s may not send requests to this server; if it's this server's own page behind a proxy, start it with --public-url (DROVER_PUBLIC_URL)", text.Quote(r.Header.Get("Origin"), 80))
+		refused(r, fe)
+		WriteError(w, fe)
 	}))
 	return guard.Handler, nil
 }
@@ -99,15 +102,29 @@ func Origin(publicURL string) (string, error) {
 // what a web page can send without asking. Requests without a body pass.
 func JSONBody(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.ContentLength != 0 && !IsJSON(r.Header.Get("Content-Type")) {
-			writeStatus(w, http.StatusUnsupportedMediaType, fleet.Errorf(protocol.CodeBadArgs, "the body must be sent as Content-Type: application/json"))
+		if err := DeclaredJSON(r); err != nil {
+			WriteError(w, fleet.AsError(err))
 			return
-		}
-		if r.ContentLength != 0 {
-			r.Header.Set("Content-Type", "application/json") // however it was written: names of types have no case
 		}
 		next.ServeHTTP(w, r)
 	})
+}
+
+// ReasonMediaType is that of a body that isn't declared as what it must be.
+const ReasonMediaType = "media_type"
+
+// DeclaredJSON tells whether JSONBody lets a request pass. Its error is a *fleet.Error.
+func DeclaredJSON(r *http.Request) error {
+	if r.ContentLength == 0 {
+		return nil
+	}
+	if IsJSON(r.Header.Get("Content-Type")) {
+		r.Header.Set("Content-Type", "application/json") // however it was written: names of types have no case
+		return nil
+	}
+	fe := fleet.Errorf(protocol.CodeBadArgs, "the body must be sent as Content-Type: application/json")
+	fe.Reason = ReasonMediaType
+	return fe
 }
 
 // IsJSON tells whether a Content-Type is application/json, in UTF-8 where it says so.

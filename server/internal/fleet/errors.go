@@ -74,3 +74,17 @@ func AsError(err error) *Error {
 	}
 	return &Error{Code: protocol.CodeInternal, Message: "Drover failed inside; the server's log has the cause", Err: err}
 }
+
+// CheckRowCursor tells whether a cursor can be one of a list of calls, or of the record's rows: an
+// id of a row, after which the list goes on. Any other would sort before or after everything.
+func CheckRowCursor(cursor string) error {
+	if _, ok := ParseCallID(cursor); !ok && cursor != "" {
+		return BadCursor()
+	}
+	return nil
+}
+
+// BadCursor refuses a cursor that no list gave, or another one.
+func BadCursor() *Error {
+	return Errorf(protocol.CodeBadArgs, "cursor must be the next_cursor of an earlier answer to the same question; leave it out to begin anew")
+}

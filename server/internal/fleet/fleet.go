@@ -29,6 +29,20 @@ func ParseAgentID(s string) (AgentID, bool) {
 	return AgentID(s), true
 }
 
+// ParseCallID reads the id of a call, or of a row of the record, in its one form: a UUIDv7.
+func ParseCallID(s string) (CallID, bool) {
+	if len(s) != 36 || s[14] != '7' || !strings.ContainsRune("89ab", rune(s[19])) {
+		return "", false
+	}
+	for i := range len(s) {
+		c := s[i]
+		if dash := i == 8 || i == 13 || i == 18 || i == 23; dash != (c == '-') || !dash && (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+			return "", false
+		}
+	}
+	return CallID(s), true
+}
+
 // CheckAgentID refuses what no agent can be called.
 func CheckAgentID(s string) error {
 	if _, ok := ParseAgentID(s); !ok {

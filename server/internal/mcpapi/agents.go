@@ -127,9 +127,6 @@ func (in *listIn) check() error {
 	if len(in.Query) > 1024 {
 		return fleet.Errorf(protocol.CodeBadArgs, "query is too long")
 	}
-	if _, ok := fleet.ParseAgentID(in.Cursor); !ok && in.Cursor != "" {
-		return fleet.Errorf(protocol.CodeBadArgs, "cursor must be the next_cursor of an earlier answer")
-	}
 	if in.Limit == nil {
 		in.Limit = ptr(listDefault)
 	}
@@ -141,9 +138,13 @@ func (a *API) listAgents(_ context.Context, by use, in listIn) (any, error) {
 		return nil, err
 	}
 	query := strings.ToLower(strings.TrimSpace(in.Query))
+	agents := a.fleet.Agents(by.who)
+	if err := dispatch.CheckCursor(agents, in.Cursor); err != nil {
+		return nil, err
+	}
 	out := listOut{Agents: []agentRow{}, OfflineWhy: a.fleet.OfflineWhy()}
 	size, full := 0, false
-	for _, agent := range a.fleet.Agents(by.who) {
+	for _, agent := range agents {
 		row := rowOf(agent)
 		if !in.matches(row, query) {
 			continue

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/google/jsonschema-go/jsonschema"
-	"github.com/google/uuid"
 
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/protocol/capability"
@@ -41,10 +40,11 @@ func cancelBounds(s *jsonschema.Schema) {
 
 // callID reads a call's id in its one form; any other names no call.
 func callID(s string) (fleet.CallID, error) {
-	if id, err := uuid.Parse(s); err != nil || id.String() != s {
+	id, ok := fleet.ParseCallID(s)
+	if !ok {
 		return "", fleet.Errorf(protocol.CodeNotFound, "no call of that id is yours; a call id is the UUID that the call's answer or its progress gave")
 	}
-	return fleet.CallID(s), nil
+	return id, nil
 }
 
 // callResult answers as the call itself would have.

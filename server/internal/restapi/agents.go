@@ -62,8 +62,12 @@ func (a *API) listAgents(_ context.Context, who fleet.Principal, in *listAgentsI
 	if err != nil {
 		return nil, err
 	}
+	agents := a.Dispatch.Agents(a.reader(who))
+	if err := dispatch.CheckCursor(agents, in.Cursor); err != nil {
+		return nil, err
+	}
 	out := AgentList{Agents: []AgentInfo{}, OfflineWhy: a.Dispatch.OfflineWhy()}
-	for _, v := range a.Dispatch.Agents(a.reader(who)) {
+	for _, v := range agents {
 		if !matches(v, in.Query, want) || (in.State != "" && a.stateOf(v) != in.State) {
 			continue
 		}
@@ -148,7 +152,7 @@ func (a *API) showAgent(_ context.Context, who fleet.Principal, in *agentPath) (
 // AgentChange says what to set; an absent member leaves what is there.
 type AgentChange struct {
 	Labels      map[string]string `json:"labels,omitzero" doc:"All the labels that the agent shall have; {} for none."`
-	Description *string           `json:"description,omitzero" maxLength:"1000" doc:"For people and models: what the host is for."`
+	Description *string           `json:"description,omitzero" maxLength:"1000" doc:"For people and models: what the host is for. At most 1000 bytes of UTF-8."`
 }
 
 type setAgentIn struct {

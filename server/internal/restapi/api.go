@@ -125,7 +125,6 @@ func (a *API) Mount(r chi.Router) {
 	r.Route(Prefix, func(r chi.Router) {
 		r.Use(edge.SecurityHeaders)
 		a.mountFiles(r)
-		r = r.With(edge.JSONBody) // for all that follows
 		r.NotFound(func(w http.ResponseWriter, _ *http.Request) {
 			edge.WriteError(w, fleet.Errorf(protocol.CodeNotFound, "there's no such path in Drover's API; docs/openapi.yaml lists them all"))
 		})
@@ -134,7 +133,7 @@ func (a *API) Mount(r chi.Router) {
 			writeProblem(w, http.StatusMethodNotAllowed, fleet.Errorf(protocol.CodeBadArgs, "this path doesn't take that method; docs/openapi.yaml lists them all"))
 		})
 		if a.Sessions != nil {
-			r.Post("/session", a.openSession)
+			r.With(edge.JSONBody).Post("/session", a.openSession)
 			r.Delete("/session", a.closeSession)
 		}
 		a.huma = humachi.New(r, a.config())

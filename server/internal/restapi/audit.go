@@ -55,6 +55,9 @@ type AuditList struct {
 }
 
 func (a *API) listAudit(ctx context.Context, _ fleet.Principal, in *listAuditIn) (*auditList, error) {
+	if err := fleet.CheckRowCursor(in.Cursor); err != nil {
+		return nil, err
+	}
 	rows, next, err := a.Store.Records(ctx, store.RecordFilter{
 		Kind: store.Kind(in.Kind), Agent: in.AgentID, CallID: fleet.CallID(in.CallID), Before: in.Cursor, Limit: in.Limit,
 	})

@@ -26,7 +26,7 @@ type CallRequest struct {
 	Tool           string         `json:"tool" maxLength:"40" doc:"The tool's name, such as shell_exec."`
 	Args           jsontext.Value `json:"args,omitzero" doc:"The tool's arguments, without agent_id; see list-tools."`
 	WaitSeconds    *int           `json:"wait_seconds,omitzero" minimum:"0" maximum:"300" doc:"How long to wait for the end; 50 when absent, 0 not to wait. The call goes on after it."`
-	IdempotencyKey *string        `json:"idempotency_key,omitzero" minLength:"1" maxLength:"128" doc:"A call with the same key is the same call: it runs once. With other arguments it's a conflict. One that ended as not_started is tried again."`
+	IdempotencyKey *string        `json:"idempotency_key,omitzero" minLength:"1" maxLength:"128" doc:"Text of at most 128 bytes of UTF-8 without control characters. A call with the same key is the same call: it runs once. With other arguments it's a conflict. One that ended as not_started is tried again."`
 	QueueFor       *int           `json:"queue_for_seconds,omitzero" minimum:"1" maximum:"604800" doc:"Lets a call to an agent that is offline wait for it, durably, at most this long; it never runs after that. Absent: such a call fails at once."`
 }
 
@@ -211,6 +211,9 @@ type CallList struct {
 }
 
 func (a *API) listCalls(ctx context.Context, who fleet.Principal, in *listCallsIn) (*callList, error) {
+	if err := fleet.CheckRowCursor(in.Cursor); err != nil {
+		return nil, err
+	}
 	f := store.CallFilter{
 		Agent: fleet.AgentID(in.AgentID), Tool: in.Tool, State: fleet.State(in.State), Before: in.Cursor, Limit: in.Limit,
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humachi"
+	"github.com/go-chi/chi/v5"
 	"github.com/go-json-experiment/json"
 
 	"github.com/drover-fleet/drover/protocol"
@@ -181,7 +182,7 @@ func (a *API) guard(op operation) func(huma.Context, func(huma.Context)) {
 		if op.need != public {
 			who, err := a.Identify(r)
 			if err == nil && op.need == admin && !who.Admin {
-				err = fleet.Errorf(protocol.CodeDenied, "this needs an administrator's token (drover pat create --admin)")
+				err = fleet.Errorf(protocol.CodeDenied, "this (%s) needs an administrator's token (drover pat create --admin)", op.id)
 			}
 			if err != nil {
 				a.refuse(w, r, op, who, fleet.AsError(err))
@@ -193,6 +194,14 @@ func (a *API) guard(op operation) func(huma.Context, func(huma.Context)) {
 				// What changes something isn't left half done: it has its answer, if that's read.
 				ans.ctx = context.WithoutCancel(ctx)
 			}
+		}
+		_, err := edge.Query(r, named(ctx.Operation()))
+		if err == nil {
+			err = edge.DeclaredJSON(r)
+		}
+		if err != nil {
+			a.refuse(w, r, op, ans.who, fleet.AsError(err))
+			return
 		}
 		// The library would read it too, but leave its deadline on the connection and take a
 		// client's broken one for a failure of its own.
@@ -207,6 +216,16 @@ func (a *API) guard(op operation) func(huma.Context, func(huma.Context)) {
 	}
 }
 
+// named are the query parameters that an operation has.
+func named(op *huma.Operation) (names []string) {
+	for _, p := range op.Parameters {
+		if p.In == "query" {
+			names = append(names, p.Name)
+		}
+	}
+	return names
+}
+
 // bodyLimit bounds the operation's body, in bytes.
 func (op operation) bodyLimit() int {
 	if op.id == "create-call" {
@@ -215,17 +234,18 @@ func (op operation) bodyLimit() int {
 	return maxBody
 }
 
-// calls tells whether the operation makes a call: what is turned away before that is recorded.
-func (op operation) calls() bool {
-	return op.id == "create-call" || op.id == "download-file" || op.id == "upload-file"
+// recorded tells whether a refusal goes on record: of what would have been a call, and of who
+// may not manage Drover.
+func (op operation) recorded(code protocol.Code) bool {
+	return op.id == "create-call" || op.id == "download-file" || op.id == "upload-file" || code == protocol.CodeDenied
 }
 
 func (a *API) refuse(w http.ResponseWriter, r *http.Request, op operation, who fleet.Principal, fe *fleet.Error) {
 	if fe.Code == protocol.CodeUnauthenticated {
 		edge.Challenge(w.Header(), r)
 	}
-	if op.calls() {
-		a.Dispatch.Refuse(who, fleet.Refusal{Client: clientName(r.UserAgent()), Edge: edgeName, Code: fe.Code, Message: fe.Message})
+	if op.recorded(fe.Code) {
+		a.Dispatch.Refuse(who, fleet.Refusal{Client: clientName(r.UserAgent()), Edge: edgeName, Agent: chi.URLParam(r, "agent_id"), Code: fe.Code, Message: fe.Message})
 	}
 	a.logCause(op.id, fe)
 	edge.WriteError(w, fe)

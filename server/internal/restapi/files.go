@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -22,7 +21,6 @@ import (
 
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/protocol/capability"
-	"github.com/drover-fleet/drover/protocol/text"
 	"github.com/drover-fleet/drover/server/internal/dispatch"
 	"github.com/drover-fleet/drover/server/internal/edge"
 	"github.com/drover-fleet/drover/server/internal/fleet"
@@ -91,21 +89,11 @@ func (a *API) fileHandler(id string, serve func(*fileRequest) error, query ...st
 	}
 }
 
-// check reads the query, strictly, and refuses conditions that wouldn't be kept.
+// check reads the query and refuses conditions that wouldn't be kept.
 func (f *fileRequest) check(known []string) error {
-	q, err := url.ParseQuery(f.r.URL.RawQuery)
+	q, err := edge.Query(f.r, known)
 	if err != nil {
-		return fleet.Errorf(protocol.CodeBadArgs, "the query is malformed")
-	}
-	for name, values := range q {
-		switch {
-		case !slices.Contains(known, name):
-			return fleet.Errorf(protocol.CodeBadArgs, "there's no query parameter %s here", text.Quote(name, 64))
-		case len(values) > 1:
-			return fleet.Errorf(protocol.CodeBadArgs, "the query parameter %s is given twice", name)
-		case values[0] == "": // it isn't absent: an empty condition would be none
-			return fleet.Errorf(protocol.CodeBadArgs, "the query parameter %s is empty: give a value, or leave it out", name)
-		}
+		return err
 	}
 	if q.Get("path") == "" {
 		return fleet.Errorf(protocol.CodeBadArgs, "the query parameter path is missing: the file's absolute path on the host")

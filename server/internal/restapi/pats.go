@@ -83,7 +83,7 @@ func patOf(p store.PAT, now time.Time) PAT {
 
 // PATRequest asks for a personal access token.
 type PATRequest struct {
-	Name         string `json:"name" minLength:"1" maxLength:"64" doc:"What people know it by."`
+	Name         string `json:"name" minLength:"1" maxLength:"64" doc:"What people know it by: at most 64 bytes of UTF-8, all printable."`
 	Grant        Grant  `json:"grant" doc:"Neither side has a default."`
 	Admin        bool   `json:"admin,omitzero" doc:"Also lets it manage Drover."`
 	TTLSeconds   *int64 `json:"ttl_seconds,omitzero" minimum:"1" maximum:"315360000" doc:"How long it lives; 90 days when absent."`

@@ -114,8 +114,8 @@ func refusalRow(o *op) statement {
 // soon, together with others. Above ten a second of one principal they share a row a
 // second and code, which says how many it stands for; what doesn't fit into the bounded
 // queue is counted into a later row. Those without a principal, which anybody can cause,
-// share one row a second, whoever and whatever they are: it keeps what they have in common,
-// and the latest message.
+// share one row a second and code, whoever and whatever they are: it keeps what they have in
+// common, and the latest message.
 func (db *DB) RecordRefusal(r fleet.Refusal) {
 	if r.At.IsZero() {
 		r.At = time.Now()

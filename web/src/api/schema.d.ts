@@ -342,7 +342,7 @@ export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
         AgentChange: {
-            /** @description For people and models: what the host is for. */
+            /** @description For people and models: what the host is for. At most 1000 bytes of UTF-8. */
             description?: string;
             /** @description All the labels that the agent shall have; {} for none. */
             labels?: {
@@ -513,7 +513,7 @@ export interface components {
             args?: {
                 [key: string]: unknown;
             };
-            /** @description A call with the same key is the same call: it runs once. With other arguments it's a conflict. One that ended as not_started is tried again. */
+            /** @description Text of at most 128 bytes of UTF-8 without control characters. A call with the same key is the same call: it runs once. With other arguments it's a conflict. One that ended as not_started is tried again. */
             idempotency_key?: string;
             /**
              * Format: int64
@@ -716,7 +716,7 @@ export interface components {
             admin?: boolean;
             /** @description Neither side has a default. */
             grant: components["schemas"]["Grant"];
-            /** @description What people know it by. */
+            /** @description What people know it by: at most 64 bytes of UTF-8, all printable. */
             name: string;
             /** @description It lives until it's revoked. */
             never_expires?: boolean;

@@ -32,10 +32,10 @@ type Refusals struct {
 	second  int64          // the second that seen counts
 	seen    map[string]int // by principal
 	shared  map[refusalKind]*fleet.Refusal
-	since   int64          // the second in which shared or nobody got its first
-	nobody  *fleet.Refusal // all those without a principal
-	dropped int            // counted into a later row
-	ended   bool           // the last ones were taken
+	since   int64                            // the second in which shared or nobody got its first
+	nobody  map[protocol.Code]*fleet.Refusal // all those without a principal
+	dropped int                              // counted into a later row
+	ended   bool                             // the last ones were taken
 }
 
 type refusalKind struct {
@@ -46,7 +46,7 @@ type refusalKind struct {
 
 // NewRefusals is empty.
 func NewRefusals() *Refusals {
-	return &Refusals{Wake: make(chan struct{}, 1), seen: make(map[string]int), shared: make(map[refusalKind]*fleet.Refusal)}
+	return &Refusals{Wake: make(chan struct{}, 1), seen: make(map[string]int), shared: make(map[refusalKind]*fleet.Refusal), nobody: make(map[protocol.Code]*fleet.Refusal)}
 }
 
 // Add tells whether the writer should be woken now, and whether it was still taken.
@@ -60,7 +60,7 @@ func (b *Refusals) Add(r *fleet.Refusal, second int64) (wake, ok bool) {
 		b.second = second
 		clear(b.seen)
 	}
-	if len(b.shared) == 0 && b.nobody == nil {
+	if len(b.shared) == 0 && len(b.nobody) == 0 {
 		b.since = second
 	}
 	if r.Principal == "" {
@@ -76,9 +76,9 @@ func (b *Refusals) Add(r *fleet.Refusal, second int64) (wake, ok bool) {
 	return false, true
 }
 
-// anonymous counts a refusal of nobody in particular; mu is held.
+// anonymous counts a refusal of nobody in particular into the one row of its code; mu is held.
 func (b *Refusals) anonymous(r *fleet.Refusal) {
-	if s := b.nobody; s != nil {
+	if s := b.nobody[r.Code]; s != nil {
 		r.Count += s.Count
 		for _, both := range []struct{ now, before *string }{
 			{&r.Client, &s.Client}, {&r.Edge, &s.Edge}, {&r.Tool, &s.Tool}, {&r.Agent, &s.Agent},
@@ -88,7 +88,7 @@ func (b *Refusals) anonymous(r *fleet.Refusal) {
 			}
 		}
 	}
-	b.nobody = r
+	b.nobody[r.Code] = r
 }
 
 // Take hands over what waits: the pending ones, and once their second is over (or if all
@@ -101,10 +101,10 @@ func (b *Refusals) Take(now time.Time, all bool) []*fleet.Refusal {
 			b.waiting = append(b.waiting, r)
 		}
 		clear(b.shared)
-		if b.nobody != nil {
-			b.waiting = append(b.waiting, b.nobody)
-			b.nobody = nil
+		for _, r := range b.nobody {
+			b.waiting = append(b.waiting, r)
 		}
+		clear(b.nobody)
 		if b.dropped > 0 {
 			b.waiting = append(b.waiting, &fleet.Refusal{Code: protocol.CodeRateLimited, Count: b.dropped, At: now,
 				Message: fmt.Sprintf("%d refusals came faster than they could be written one by one", b.dropped)})
@@ -125,7 +125,7 @@ func (b *Refusals) drain() []*fleet.Refusal {
 func (b *Refusals) Lost(r *fleet.Refusal) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if len(b.shared) == 0 && b.nobody == nil {
+	if len(b.shared) == 0 && len(b.nobody) == 0 {
 		b.since = time.Now().Unix()
 	}
 	if r.Principal == "" {
