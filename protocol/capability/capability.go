@@ -94,9 +94,11 @@ func (s Spec) Group() string { g, _, _ := strings.Cut(s.Name, "_"); return g }
 // Definition is a capability without its Go types.
 type Definition struct {
 	Spec
+	// In is what clients are offered and may give.
 	In, Out *jsonschema.Schema
 	since   map[string]int
 	check   *jsonschema.Resolved
+	own     *jsonschema.Resolved // what the server itself may give instead; nil: the same
 	quick   *quick
 	decode  func([]byte) error
 	// normalize decodes a result into Out and writes it again.
@@ -107,19 +109,19 @@ type Definition struct {
 type Tool[In, Out any] struct{ *Definition }
 
 // Define makes a capability from its spec and its types. Field tags: json (the name),
-// jsonschema (the description), and min, max, maxlen, enum (a|b), since. It panics when
-// the spec breaks a rule: definitions are compiled in, and a test makes each.
+// jsonschema (the description), and min, max, maxlen, enum (a|b), since; own for a member that the
+// server alone gives, and of such a tool must for one that clients have to give. It panics when the
+// spec breaks a rule: definitions are compiled in, and a test makes each.
 func Define[In, Out any](s Spec) *Tool[In, Out] {
 	if !regexp.MustCompile(`^[a-z0-9]+_[a-z0-9_]{1,38}$`).MatchString(s.Name) || len(s.Name) > 40 {
 		panic("capability: bad name " + s.Name)
 	}
 	d := &Definition{Spec: s, since: map[string]int{}}
 	d.In, d.Out = schemaFor[In](d), schemaFor[Out](nil)
-	r, err := d.In.Resolve(nil)
-	if err != nil {
-		panic(fmt.Sprintf("capability: %s: %v", s.Name, err))
+	if offered := d.In.CloneSchemas(); offer(offered, reflect.TypeFor[In]()) {
+		d.own, d.In = resolved(s.Name, d.In), offered
 	}
-	d.check, d.quick = r, newQuick(d.In)
+	d.check, d.quick = resolved(s.Name, d.In), newQuick(d.In)
 	d.decode = func(b []byte) error { return decodeStrict(b, new(In)) }
 	d.normalize = func(b []byte) ([]byte, error) {
 		out := new(Out)
@@ -142,10 +144,10 @@ func Define[In, Out any](s Spec) *Tool[In, Out] {
 	return &Tool[In, Out]{d}
 }
 
-// Decode checks args and decodes them.
+// Decode checks args, which may be the server's own, and decodes them.
 func (t *Tool[In, Out]) Decode(args []byte) (In, error) {
 	var in In
-	if err := t.fits(args); err != nil {
+	if err := t.fits(args, true); err != nil {
 		return in, err
 	}
 	err := decodeStrict(args, &in)
@@ -156,7 +158,15 @@ func (t *Tool[In, Out]) Decode(args []byte) (In, error) {
 // their bounds. The error is a *protocol.Error with bad_args that names the member and
 // never repeats a value.
 func (d *Definition) Check(args []byte) error {
-	if err := d.fits(args); err != nil {
+	if err := d.fits(args, false); err != nil {
+		return err
+	}
+	return d.decode(args)
+}
+
+// CheckOwn is Check for a call that the server makes itself: it may give what clients may not.
+func (d *Definition) CheckOwn(args []byte) error {
+	if err := d.fits(args, true); err != nil {
 		return err
 	}
 	return d.decode(args)
@@ -275,7 +285,7 @@ func badArgs(tool string, err error) error {
 }
 
 func decodeStrict(b []byte, v any) error {
-	if err := json.Unmarshal(b, v, json.RejectUnknownMembers(true)); err != nil {
+	if err := strict.Decode(b, v, json.RejectUnknownMembers(true)); err != nil {
 		var se *json.SemanticError
 		if errors.As(err, &se) && se.JSONPointer != "" {
 			return protocol.Errorf(protocol.CodeBadArgs, "the argument %q has the wrong type", strings.TrimPrefix(string(se.JSONPointer), "/"))
@@ -283,73 +293,6 @@ func decodeStrict(b []byte, v any) error {
 		return protocol.Errorf(protocol.CodeBadArgs, "the arguments don't fit")
 	}
 	return nil
-}
-
-// schemaFor infers a schema and adds what struct tags say. d collects the fields' since.
-func schemaFor[T any](d *Definition) *jsonschema.Schema {
-	s, err := jsonschema.For[T](nil)
-	if err != nil {
-		panic(fmt.Sprintf("capability: schema of %T: %v", *new(T), err))
-	}
-	decorate(s, reflect.TypeFor[T](), d)
-	return s
-}
-
-func decorate(s *jsonschema.Schema, t reflect.Type, d *Definition) {
-	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice {
-		if len(s.Types) == 2 && s.Types[0] == "null" {
-			s.Type, s.Types = s.Types[1], nil
-		}
-		if t.Kind() == reflect.Slice && s.Items != nil {
-			s = s.Items
-		}
-		t = t.Elem()
-	}
-	if len(s.Types) == 2 && s.Types[0] == "null" {
-		s.Type, s.Types = s.Types[1], nil
-	}
-	if t.Kind() != reflect.Struct || s.Properties == nil {
-		return
-	}
-	for i := range t.NumField() {
-		f := t.Field(i)
-		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-		p := s.Properties[name]
-		if p == nil {
-			continue
-		}
-		bounds(p, f.Tag)
-		if n := f.Tag.Get("since"); n != "" && d != nil {
-			d.since[name], _ = strconv.Atoi(n)
-		}
-		decorate(p, f.Type, nil)
-	}
-}
-
-func bounds(p *jsonschema.Schema, tag reflect.StructTag) {
-	if v, err := strconv.ParseFloat(tag.Get("min"), 64); err == nil {
-		p.Minimum = &v
-	}
-	if v, err := strconv.ParseFloat(tag.Get("max"), 64); err == nil {
-		p.Maximum = &v
-	}
-	if v, err := strconv.Atoi(tag.Get("minlen")); err == nil {
-		p.MinLength = &v
-	}
-	if v, err := strconv.Atoi(tag.Get("maxlen")); err == nil {
-		p.MaxLength = &v
-	}
-	if v, err := strconv.Atoi(tag.Get("minitems")); err == nil {
-		p.MinItems = &v
-	}
-	if v, err := strconv.Atoi(tag.Get("maxitems")); err == nil {
-		p.MaxItems = &v
-	}
-	if v := tag.Get("enum"); v != "" {
-		for e := range strings.SplitSeq(v, "|") {
-			p.Enum = append(p.Enum, e)
-		}
-	}
 }
 
 // inBounds checks the min of numbers in a result, in lists and inner objects too.

@@ -2,10 +2,10 @@ package capability
 
 // JobStopIn are the arguments of job_stop; job_id, or for the server itself principal.
 type JobStopIn struct {
-	JobID        string `json:"job_id,omitempty" maxlen:"64" jsonschema:"The job's id."`
+	JobID        string `json:"job_id,omitempty" must:"true" minlen:"1" maxlen:"64" jsonschema:"The job's id."`
 	Signal       string `json:"signal,omitempty" enum:"TERM|KILL|INT" jsonschema:"What asks it to end; TERM when absent. On Windows everything is ended at once."`
-	GraceSeconds *int   `json:"grace_seconds,omitempty" min:"0" max:"30" jsonschema:"How long it may take to end before what is left is killed; 5 when absent, 2 with principal."`
-	Principal    string `json:"principal,omitempty" maxlen:"256" jsonschema:"For Drover's own use: stops every running job of this principal, when its right was revoked."`
+	GraceSeconds *int   `json:"grace_seconds,omitempty" min:"0" max:"30" jsonschema:"How long it may take to end before what is left is killed; 5 when absent."`
+	Principal    string `json:"principal,omitempty" own:"true" maxlen:"256" jsonschema:"For Drover's own use: stops every running job of this principal, when its right was revoked."`
 }
 
 // JobStopOut is the result of job_stop.

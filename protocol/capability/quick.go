@@ -88,8 +88,8 @@ func quickPropOf(p *jsonschema.Schema) quickProp {
 	return out
 }
 
-// fits is Check up to the decoding into In.
-func (d *Definition) fits(args []byte) error {
+// fits is Check up to the decoding into In, or CheckOwn.
+func (d *Definition) fits(args []byte, own bool) error {
 	lim := strict.Limits{MaxBytes: MaxArgs, MaxDepth: protocol.MaxDepth - 4, Numbers: true}
 	if err := strict.Check(args, lim); err != nil {
 		return badArgs(d.Name, err)
@@ -105,10 +105,10 @@ func (d *Definition) fits(args []byte) error {
 	if !ok {
 		return protocol.Errorf(protocol.CodeBadArgs, "the arguments of %s must be a JSON object", d.Name)
 	}
-	if err := d.check.Validate(obj); err != nil {
-		return d.explain(obj)
+	if d.check.Validate(obj) == nil || own && d.own != nil && d.own.Validate(obj) == nil {
+		return nil
 	}
-	return nil
+	return d.explain(obj)
 }
 
 // fits tells that args, which are strict JSON, certainly fit.

@@ -76,7 +76,7 @@ func (e *Error) Error() string {
 type Limits struct {
 	MaxBytes int  // bytes of the whole document
 	MaxDepth int  // objects and arrays inside each other
-	Numbers  bool // refuse integers beyond ±2^53 and numbers beyond float64
+	Numbers  bool // refuse integers beyond ±2^53 and numbers beyond float64, and take 10.0 and 1e1 for 10
 	Extra    bool // let members be that the type doesn't have: a newer peer's
 }
 
@@ -133,7 +133,11 @@ func Unmarshal(doc []byte, v any, lim Limits) error {
 		lim.MaxDepth = DefaultDepth
 	}
 	t := reflect.TypeOf(v).Elem()
-	err := json.Unmarshal(doc, v, json.RejectUnknownMembers(!lim.Extra))
+	read := json.Unmarshal
+	if lim.Numbers {
+		read = Decode
+	}
+	err := read(doc, v, json.RejectUnknownMembers(!lim.Extra))
 	if err == nil && fits(doc, t, lim) {
 		return nil
 	}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/protocol/capability"
+	"github.com/drover-fleet/drover/protocol/strict"
 	"github.com/drover-fleet/drover/server/internal/authz"
 	"github.com/drover-fleet/drover/server/internal/commit"
 	"github.com/drover-fleet/drover/server/internal/fleet"
@@ -54,7 +55,11 @@ func (d *Dispatcher) admit(snap *store.Snapshot, who fleet.Principal, req Reques
 	if err := req.fits(def); err != nil {
 		return nil, err
 	}
-	if err := def.Check(args); err != nil {
+	check := def.Check
+	if who.Kind == fleet.KindSystem {
+		check = def.CheckOwn
+	}
+	if err := check(args); err != nil {
 		return nil, err
 	}
 	t := &target{agent: agent, def: def, args: args}
@@ -206,7 +211,7 @@ func timeouts(def *capability.Definition, args []byte) (timeout, limit time.Dura
 	var in struct {
 		Seconds int `json:"timeout_seconds"`
 	}
-	if err := json.Unmarshal(args, &in); err == nil && in.Seconds > 0 {
+	if err := strict.Decode(args, &in); err == nil && in.Seconds > 0 {
 		timeout = time.Duration(in.Seconds) * time.Second
 	}
 	return timeout, min(timeout+5*time.Second, protocol.MaxDeadlineMS*time.Millisecond)

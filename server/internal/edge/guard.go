@@ -98,6 +98,24 @@ func Origin(publicURL string) (string, error) {
 	return u.Scheme + "://" + strings.ToLower(u.Host), nil
 }
 
+// SameOrigin tells whether a browser sent r for a page of this very origin, or whoever sent
+// it is no browser: these say where they come from.
+func SameOrigin(r *http.Request) bool {
+	switch r.Header.Get("Sec-Fetch-Site") {
+	case "same-origin", "none":
+		return true
+	case "":
+	default:
+		return false
+	}
+	origin := r.Header.Get("Origin")
+	if origin == "" {
+		return true
+	}
+	u, err := url.Parse(origin)
+	return err == nil && u.Host == r.Host
+}
+
 // JSONBody refuses bodies that aren't declared as application/json: a form or plain text is
 // what a web page can send without asking. Requests without a body pass.
 func JSONBody(next http.Handler) http.Handler {

@@ -57,9 +57,6 @@ func (a *API) callResult(ctx context.Context, by use, in resultIn) (any, error) 
 	if in.Wait != nil {
 		wait = *in.Wait
 	}
-	if wait < 0 || wait > resultWaitMax {
-		return nil, fleet.Errorf(protocol.CodeBadArgs, "wait_seconds must be from 0 to %d; ask again for more", resultWaitMax)
-	}
 	res, err := a.dispatch.Result(ctx, by.who, id, time.Duration(wait)*time.Second)
 	if err != nil {
 		return nil, err

@@ -5,11 +5,11 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/go-json-experiment/json"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/protocol/capability"
+	"github.com/drover-fleet/drover/protocol/strict"
 	"github.com/drover-fleet/drover/protocol/text"
 	"github.com/drover-fleet/drover/server/internal/dispatch"
 	"github.com/drover-fleet/drover/server/internal/fleet"
@@ -119,7 +119,7 @@ func textLimit(def *capability.Definition, args []byte) int {
 		Max   int `json:"max_output"`
 		Limit int `json:"limit"`
 	}
-	err := json.Unmarshal(args, &in)
+	err := strict.Decode(args, &in)
 	if def.Render == capability.RenderOutput {
 		in.Max = in.Limit
 	}

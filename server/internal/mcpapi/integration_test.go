@@ -731,7 +731,7 @@ func TestQueuedCall(t *testing.T) {
 		args := func(queue string) json.RawMessage {
 			return json.RawMessage(`{"queue_for_seconds":` + queue + `,"command":"echo ` + string(era) + `","agent_id":"web-01"}`)
 		}
-		for _, bad := range []string{`0`, `604801`, `1.0`, `"60"`, `null`, `true`} {
+		for _, bad := range []string{`0`, `604801`, `1.5`, `"60"`, `null`, `true`} {
 			if r := call(t, s, "shell_exec", args(bad)); !r.IsError || !strings.HasPrefix(text(t, r), "bad_args: queue_for_seconds") {
 				t.Errorf("%s, queue_for_seconds %s: %s", era, bad, text(t, r))
 			}

@@ -13,6 +13,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/drover-fleet/drover/protocol"
+	"github.com/drover-fleet/drover/protocol/capability"
 	"github.com/drover-fleet/drover/protocol/strict"
 	"github.com/drover-fleet/drover/server/internal/fleet"
 )
@@ -81,10 +82,13 @@ func define[In, Out any](a *API, o own, run func(context.Context, use, In) (any,
 	if o.always {
 		t.Meta = mcp.Meta{"anthropic/alwaysLoad": true}
 	}
-	members := in.PropertyOrder
+	members, fits := in.PropertyOrder, capability.Fits(o.name, in)
 	return offer{t, func(ctx context.Context, u use) (*mcp.CallToolResult, error) {
 		var args In
 		err := readArguments(o.name, u.args, &args, members)
+		if err == nil && len(u.args) > 0 && u.args.Kind() != 'n' {
+			err = fits(u.args) // all that its schema says
+		}
 		var out any
 		if err == nil {
 			out, err = run(ctx, u, args)

@@ -220,7 +220,7 @@ func TestSplice(t *testing.T) {
 }
 
 func TestQueueFor(t *testing.T) {
-	for in, want := range map[string]time.Duration{"": 0, "1": time.Second, "604800": 7 * 24 * time.Hour} {
+	for in, want := range map[string]time.Duration{"": 0, "1": time.Second, "1.0": time.Second, "6e1": time.Minute, "604800": 7 * 24 * time.Hour} {
 		var raw jsontext.Value
 		if in != "" {
 			raw = jsontext.Value(in)
@@ -229,7 +229,7 @@ func TestQueueFor(t *testing.T) {
 			t.Errorf("%q: %s, %v", in, got, err)
 		}
 	}
-	for _, in := range []string{"0", "-1", "604801", "1.0", "6e1", "1e0", `"60"`, "true", "null", "[60]", `{}`, "99999999999999999999", "-0"} {
+	for _, in := range []string{"0", "-1", "604801", "1.5", "0.0", "6048001e-1", "1e-1", `"60"`, "true", "null", "[60]", `{}`, "99999999999999999999", "-0"} {
 		if got, err := (&spliced{queue: jsontext.Value(in)}).queueFor(); err == nil || fleet.AsError(err).Code != protocol.CodeBadArgs {
 			t.Errorf("%s: %s, %v", in, got, err)
 		}

@@ -2,7 +2,6 @@ package mcpapi
 
 import (
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -72,8 +71,8 @@ func (s *spliced) queueFor() (time.Duration, error) {
 		return 0, nil
 	}
 	const most = int64(dispatch.MaxQueue / time.Second)
-	n, err := strconv.ParseInt(string(s.queue), 10, 64) // 60.0, 6e1 and "60" are no whole numbers here
-	if err != nil || n < 1 || n > most {
+	n, ok := strict.Integer(string(s.queue)) // 60, 60.0 and 6e1; "60" is none
+	if !ok || n < 1 || n > most {
 		return 0, fleet.Errorf(protocol.CodeBadArgs, "%s must be a whole number of seconds from 1 to %d; leave it out to fail at once when the host is offline", queueMember, most)
 	}
 	return time.Duration(n) * time.Second, nil

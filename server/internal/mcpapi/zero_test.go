@@ -2,6 +2,8 @@ package mcpapi_test
 
 import (
 	"encoding/json"
+	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -71,4 +73,68 @@ func TestZeroIsNotAbsent(t *testing.T) {
 	if refused < 8 || taken < 3 {
 		t.Errorf("only %d were refused and %d taken", refused, taken)
 	}
+}
+
+// What the schema of one of the server's own tools takes at a bound is taken, and what is one
+// beyond it is bad_args; an integer in each of its forms.
+func TestOwnToolsCheckWhatTheirSchemasSay(t *testing.T) {
+	f := harness.New(t, harness.Options{})
+	s := f.MCP(f.Admin, harness.Modern, nil)
+	list, err := s.ListTools(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	looked := 0
+	for _, tool := range list.Tools {
+		if capability.Find(tool.Name) != nil {
+			continue
+		}
+		var in jsonschema.Schema
+		b, err := json.Marshal(tool.InputSchema)
+		if err == nil {
+			err = json.Unmarshal(b, &in)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		base := map[string]any{}
+		if slices.Contains(in.Required, "call_id") {
+			base["call_id"] = "01929292-0000-7000-8000-000000000001"
+		}
+		for name, p := range in.Properties {
+			for v, taken := range atBounds(p) {
+				args := maps.Clone(base)
+				args[name] = json.RawMessage(v)
+				res := call(t, s, tool.Name, args)
+				if bad := strings.HasPrefix(text(t, res), "bad_args"); bad == taken {
+					t.Errorf("%s %s=%.80s (taken: %v): %s", tool.Name, name, v, taken, text(t, res))
+				}
+				looked++
+			}
+		}
+	}
+	if looked < 25 {
+		t.Errorf("only %d values were looked at", looked)
+	}
+}
+
+// atBounds are values at each bound of a member and one beyond, and whether its schema takes them.
+func atBounds(p *jsonschema.Schema) map[string]bool {
+	out := map[string]bool{}
+	text := func(c string, n int) string { return `"` + strings.Repeat(c, n) + `"` }
+	if p.Minimum != nil && p.Maximum != nil {
+		low, high := int64(*p.Minimum), int64(*p.Maximum)
+		out[fmt.Sprint(low)], out[fmt.Sprint(low)+".0"], out[fmt.Sprint(low-1)], out[fmt.Sprint(low)+".5"] = true, true, false, false
+		out[fmt.Sprint(high)], out[fmt.Sprint(high)+"0e-1"], out[fmt.Sprint(high+1)] = true, true, false
+	}
+	if p.MaxLength != nil {
+		out[text("a", *p.MaxLength)], out[text("a", *p.MaxLength+1)] = true, false
+	}
+	if p.MinLength != nil {
+		out[text("a", *p.MinLength-1)] = false
+	}
+	for _, v := range p.Enum {
+		out[fmt.Sprintf("%q", v)], out[`"no such"`] = true, false
+	}
+	return out
 }

@@ -3,7 +3,6 @@ package restapi
 import (
 	"context"
 	"net/http"
-	"net/url"
 	"strings"
 	"time"
 
@@ -32,7 +31,7 @@ func (a *API) Identify(r *http.Request) (fleet.Principal, error) {
 	if err != nil {
 		return fleet.Principal{}, unauthenticated("a personal access token is needed (Authorization: Bearer drv_pat_…); an administrator makes one with: drover pat create")
 	}
-	if !sameOrigin(r) {
+	if !edge.SameOrigin(r) {
 		return fleet.Principal{}, unauthenticated("the page's session counts only for requests of this server's own page")
 	}
 	pat, ok := "", false
@@ -58,31 +57,13 @@ func unauthenticated(msg string) *fleet.Error {
 	return fleet.Errorf(protocol.CodeUnauthenticated, "%s", msg)
 }
 
-// sameOrigin tells whether a browser sent r for a page of this very origin, or whoever sent
-// it is no browser: these say where they come from.
-func sameOrigin(r *http.Request) bool {
-	switch r.Header.Get("Sec-Fetch-Site") {
-	case "same-origin", "none":
-		return true
-	case "":
-	default:
-		return false
-	}
-	origin := r.Header.Get("Origin")
-	if origin == "" {
-		return true
-	}
-	u, err := url.Parse(origin)
-	return err == nil && u.Host == r.Host
-}
-
 type sessionRequest struct {
 	PAT string `json:"pat"`
 }
 
 // openSession exchanges a token for the page's cookie.
 func (a *API) openSession(w http.ResponseWriter, r *http.Request) {
-	if !sameOrigin(r) {
+	if !edge.SameOrigin(r) {
 		edge.WriteError(w, fleet.Errorf(protocol.CodeDenied, "another site's page may not sign in here"))
 		return
 	}
@@ -109,7 +90,7 @@ func (a *API) openSession(w http.ResponseWriter, r *http.Request) {
 }
 
 func (a *API) closeSession(w http.ResponseWriter, r *http.Request) {
-	if c, err := r.Cookie(cookieName); err == nil && sameOrigin(r) {
+	if c, err := r.Cookie(cookieName); err == nil && edge.SameOrigin(r) {
 		a.Sessions.End(c.Value, time.Now())
 	}
 	http.SetCookie(w, a.cookie(r, "", time.Unix(1, 0)))

@@ -4,12 +4,15 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/server/internal/fleet"
@@ -74,6 +77,100 @@ func TestZeroIsNotAbsent(t *testing.T) {
 	}
 	if looked < 8 {
 		t.Errorf("only %d members were looked at", looked)
+	}
+}
+
+// atBounds are values at each bound of a member and one beyond, and whether its schema takes them.
+func atBounds(s *huma.Schema) map[string]bool {
+	out := map[string]bool{}
+	if s.Minimum != nil {
+		n := int64(*s.Minimum)
+		out[fmt.Sprint(n)], out[fmt.Sprint(n-1)] = true, false
+	}
+	if s.Maximum != nil {
+		n := int64(*s.Maximum)
+		out[fmt.Sprint(n)], out[fmt.Sprint(n+1)] = true, false
+	}
+	if s.MinLength != nil && *s.MinLength > 0 {
+		out[strings.Repeat("a", *s.MinLength)], out[strings.Repeat("a", *s.MinLength-1)] = true, false
+	}
+	if s.MaxLength != nil {
+		out[strings.Repeat("a", *s.MaxLength)], out[strings.Repeat("a", *s.MaxLength+1)] = true, false
+	}
+	for _, v := range s.Enum {
+		out[fmt.Sprint(v)], out["no such"] = true, false
+	}
+	return out
+}
+
+// What the description of a body's member, or of a query's parameter, takes at a bound is taken,
+// and what is one beyond it is bad_args. Where bytes count, text that has too many is, too.
+func TestBoundsAreTheDescribed(t *testing.T) {
+	w := newWorld(t, nil)
+	w.agent("web-01", nil)
+	admin := w.pat("a", true, everyAgent, everyTool)
+	bodies := map[string]struct{ method, path, body string }{
+		"CallRequest":      {"POST", "/calls", `{"agent_id":"web-01","tool":"shell_exec","args":{"command":"id"},"wait_seconds":1}`},
+		"AgentChange":      {"PATCH", "/agents/web-01", `{}`},
+		"PATRequest":       {"POST", "/pats", `{"name":"x","grant":{"agents":{"all":true},"tools":{"all":true}}}`},
+		"EnrolmentRequest": {"POST", "/enrolments", `{"agent_id":"new-01"}`},
+	}
+	looked := 0
+	api := document(t).huma.OpenAPI()
+	for name, c := range bodies {
+		for member, p := range api.Components.Schemas.Map()[name].Properties {
+			values := map[string]bool{}
+			for v, taken := range atBounds(p) {
+				if p.Type == "string" {
+					if taken && member == "tool" {
+						continue // it's unknown
+					}
+					v = `"` + v + `"`
+				} else if taken {
+					values[v+".0"] = true
+				}
+				values[v] = taken
+			}
+			if p.MaxLength != nil {
+				values[`"`+strings.Repeat("é", *p.MaxLength/2)+`"`], values[`"`+strings.Repeat("é", *p.MaxLength/2+1)+`"`] = member != "tool", false
+			}
+			for v, taken := range values {
+				body := map[string]jsontext.Value{}
+				if err := json.Unmarshal([]byte(c.body), &body); err != nil {
+					t.Fatal(err)
+				}
+				body[member] = jsontext.Value(v)
+				b, err := json.Marshal(body)
+				if err != nil {
+					t.Fatal(err)
+				}
+				a := w.do(c.method, Prefix+c.path, admin, string(b))
+				if taken != (a.status < 300) || !taken && a.status/100 != 4 {
+					t.Errorf("%s.%s %.80s (taken: %v): HTTP %d %s", name, member, v, taken, a.status, a.body)
+				}
+				looked++
+			}
+		}
+	}
+	for _, list := range []string{"/calls", "/audit", "/agents"} {
+		for _, p := range api.Paths[list].Get.Parameters {
+			if p.Name == "cursor" || p.Name == "labels" {
+				continue // they have a form
+			}
+			for v, taken := range atBounds(p.Schema) {
+				if v == "" {
+					taken = false
+				}
+				a := w.do("GET", Prefix+list+"?"+p.Name+"="+url.QueryEscape(v), admin, "")
+				if taken != (a.status == http.StatusOK) || !taken && a.code() != "bad_args" {
+					t.Errorf("%s?%s=%.80s (taken: %v): HTTP %d %s", list, p.Name, v, taken, a.status, a.body)
+				}
+				looked++
+			}
+		}
+	}
+	if looked < 80 {
+		t.Errorf("only %d values were looked at", looked)
 	}
 }
 
