@@ -67,6 +67,9 @@ type end struct {
 	At       time.Time `json:"at"`
 	Sizes    sizes     `json:"sizes"`
 	Left     []int     `json:"left,omitempty"`
+	// Never says that the program certainly wasn't started. What lacks a start without it may
+	// have run: a start isn't always written down.
+	Never bool `json:"never,omitzero"`
 }
 
 // readFile decodes a job's file into v; false when it isn't there. Members that this

@@ -62,7 +62,8 @@ type Job struct {
 	Signal            string // such as SIGKILL
 	Detail            string // why it ended, where it didn't end by itself
 	Away              bool   // it runs under another state folder, of which this one is a copy
-	PID               int    // 0 when it didn't start
+	PID               int    // 0 when it didn't start, or isn't known
+	Never             bool   // its program certainly wasn't started
 	StartedAt         time.Time
 	EndedAt           time.Time // zero while it runs; of a lost job when that was noticed
 	Stdout, Stderr    Size

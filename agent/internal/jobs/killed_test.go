@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"syscall"
@@ -88,6 +89,39 @@ func startOne(ctx context.Context, dir, id, way string) error {
 	_, err = m.Start(ctx, jobs.Order{ID: id, Command: "wc", Caller: ann(), Timeout: time.Hour, Quota: 1 << 20, Program: jobs.Program{
 		Path: "/bin/sh", Argv: []string{"sh", "-c", "wc -c; exec sleep 600"}, Dir: "/", Env: []string{"PATH=" + os.Getenv("PATH")}, Stdin: strings.Repeat("x", 300<<10)}})
 	return err
+}
+
+// TestAFailureIsNoProofThatNothingRan: a program that failed did run, also where its start
+// isn't written down, or its job was let go since.
+func TestAFailureIsNoProofThatNothingRan(t *testing.T) {
+	r := newRig(t, jobs.Limits{})
+	o := r.order("exit 3")
+	r.start(o)
+	r.ended(o.ID)
+	match := func(name string) bool { return name == o.ID }
+	if err := os.Remove(filepath.Join(r.opt.Dir, o.ID, "started.json")); err != nil {
+		t.Fatal(err)
+	}
+	r.open()
+	if j, nothing, err := r.Trace(match); j.State != jobs.Failed || j.PID != 0 || nothing || err != nil {
+		t.Errorf("%+v; nothing ran: %t, %v", j, nothing, err)
+	}
+	r.opt.Now = func() time.Time { return time.Now().AddDate(1, 0, 0) }
+	r.open()
+	if _, err := r.Get(ann(), o.ID); err == nil {
+		t.Error("a job of a year ago is there")
+	}
+	if _, nothing, err := r.Trace(match); nothing || err != nil {
+		t.Errorf("let go: nothing ran: %t, %v", nothing, err)
+	}
+	missing := r.order("true")
+	missing.Program.Path = "/nonexistent"
+	if _, err := r.Start(t.Context(), missing); err == nil {
+		t.Fatal("started")
+	}
+	if _, nothing, err := r.Trace(func(name string) bool { return name == missing.ID }); !nothing || err != nil {
+		t.Errorf("what couldn't be started: nothing ran: %t, %v", nothing, err)
+	}
 }
 
 // TestAnAgentThatIsKilledWhileAJobStarts: once its supervisor is there the job is started, and

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -43,6 +44,7 @@ type Manager struct {
 	jobs map[string]*job
 	// burying are those that were found lost and are being cleared away.
 	burying sync.WaitGroup
+	letGo   []string // the old jobs that New removed
 }
 
 // job is one job in the manager's memory.
@@ -76,10 +78,12 @@ func New(o Options) (*Manager, error) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	there := slices.Collect(maps.Keys(m.jobs))
 	for _, j := range m.jobs {
 		m.check(j)
 	}
 	m.prune()
+	m.letGo = slices.DeleteFunc(there, func(id string) bool { return m.jobs[id] != nil })
 	return m, nil
 }
 
@@ -150,13 +154,11 @@ func (m *Manager) check(j *job) {
 	if j.end != nil {
 		return
 	}
-	if j.began == nil {
-		var b began
-		if ok, err := readFile(j.dir, beganFile, &b); ok && err == nil {
-			j.began = &b
-		}
+	if j.readBegan(); j.readEnd() {
+		j.readBegan() // it may have started and ended between the two
+		return
 	}
-	if j.readEnd() || j.starting {
+	if j.starting {
 		return
 	}
 	held, err := lock(j.dir)
@@ -168,6 +170,7 @@ func (m *Manager) check(j *job) {
 		m.log.Warn("can't see whether a job runs", "job", j.JobID, "err", err)
 	case held == nil: // its supervisor lives
 	case j.readEnd(), j.copied && m.isAway(j): // it ended meanwhile, or this isn't its supervisor's lock
+		j.readBegan()
 		_ = held.Close()
 	default:
 		m.bury(j, held)
@@ -178,6 +181,16 @@ func (m *Manager) check(j *job) {
 func (j *job) hasOutput() bool {
 	_, err := os.Lstat(filepath.Join(j.dir, Stdout))
 	return !errors.Is(err, fs.ErrNotExist)
+}
+
+func (j *job) readBegan() {
+	var b began
+	if j.began != nil {
+		return
+	}
+	if ok, err := readFile(j.dir, beganFile, &b); ok && err == nil {
+		j.began = &b
+	}
 }
 
 func (j *job) readEnd() bool {
@@ -236,7 +249,10 @@ func (m *Manager) bury(j *job, held *os.File) {
 			e.Left = m.opt.Processes.Clear(id, b.PID, b.Start)
 			e.Sizes = sizesOf(dir)
 		}
+		// Until it's written down another supervisor may still come.
+		e.Never = never
 		if err := writeFile(dir, endFile, e); err != nil {
+			e.Never = false
 			m.log.Error("a job's loss could not be written down; the next agent finds it again", "job", id, "err", err)
 		}
 		m.log.Warn("a job was lost", "job", id, "why", e.Detail, "left_behind", e.Left)
@@ -262,7 +278,7 @@ func (m *Manager) view(j *job) Job {
 	s := sizes{}
 	if e := j.end; e != nil {
 		out.State, out.ExitCode, out.Signal, out.Detail = e.State, e.ExitCode, e.Signal, e.Detail
-		out.EndedAt, out.Left, s = e.At, e.Left, e.Sizes
+		out.EndedAt, out.Left, s, out.Never = e.At, e.Left, e.Sizes, e.Never
 	} else {
 		s = sizesOf(j.dir)
 	}
@@ -340,15 +356,16 @@ func (m *Manager) Trace(match func(jobID string) bool) (job Job, nothing bool, e
 		return Job{}, false, err
 	}
 	at := slices.IndexFunc(list, func(e os.DirEntry) bool { return match(e.Name()) })
-	if at < 0 {
-		return Job{}, true, nil
+	if at < 0 { // what was let go ran, however old the clock makes it now
+		return Job{}, !slices.ContainsFunc(m.letGo, match), nil
 	}
 	look := time.NewTicker(20 * time.Millisecond)
 	defer look.Stop()
 	for begin := time.Now(); ; <-look.C {
 		job, err = m.Get(system(), list[at].Name())
-		if err != nil || job.State != Running || job.PID != 0 || time.Since(begin) > traceWait {
-			return job, err == nil && job.State == Failed && job.PID == 0, err
+		// An end without a start is one that's being written down, or doesn't tell.
+		if err != nil || job.Never || job.PID != 0 || job.State != Running && job.State != Failed || time.Since(begin) > traceWait {
+			return job, err == nil && job.Never, err
 		}
 	}
 }

@@ -129,11 +129,11 @@ func (m *Manager) abandon(o Order, cause error) (Job, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), abandonTime)
 	defer cancel()
 	job, _, err := m.Stop(ctx, o.Caller, o.ID, Stop{Signal: "KILL", Reason: "its start was given up"})
-	switch {
-	case err != nil:
+	if err != nil {
 		return job, err
-	case job.State == Failed && job.PID == 0:
-		return job, &NotStarted{Message: job.Detail}
+	}
+	if j, nothing, err := m.Trace(func(id string) bool { return id == o.ID }); err == nil && nothing {
+		return j, &NotStarted{Message: j.Detail}
 	}
 	return job, fmt.Errorf("%w: %w", ErrAbandoned, cause)
 }
@@ -143,7 +143,7 @@ var ErrAbandoned = errors.New("the job's start was given up, and it was ended")
 
 // never writes down that a job's supervisor couldn't be started.
 func (m *Manager) never(j *job, cause error) {
-	e := end{State: Failed, Detail: "its supervisor couldn't be started: " + cause.Error(), At: m.opt.Now().UTC()}
+	e := end{State: Failed, Detail: "its supervisor couldn't be started: " + cause.Error(), At: m.opt.Now().UTC(), Never: true}
 	if err := writeFile(j.dir, endFile, e); err != nil {
 		m.log.Error("the failure of a job can't be written down", "job", j.JobID, "err", err)
 	}

@@ -96,7 +96,7 @@ func Supervise(ctx context.Context, in io.Reader, out io.WriteCloser, procs Proc
 			rep.Errno = int(errno)
 		}
 		if held != nil {
-			err = s.write(end{State: Failed, Detail: "it couldn't be started: " + err.Error(), At: time.Now().UTC()})
+			err = s.write(end{State: Failed, Detail: "it couldn't be started: " + err.Error(), At: time.Now().UTC(), Never: s.began.PID == 0})
 		}
 	}
 	b, jerr := json.Marshal(rep)
@@ -121,6 +121,9 @@ func (s *supervisor) prepare(in io.Reader) error {
 	b, err := io.ReadAll(io.LimitReader(in, maxSpec+1))
 	if err != nil {
 		return fmt.Errorf("read the job: %w", err)
+	}
+	if f, ok := in.(*os.File); ok {
+		_ = f.Truncate(0) // a file in memory could be read by others of this user for as long as it's open; a pipe can't be cut
 	}
 	if err := strict.Unmarshal(b, &s.spec, strict.Limits{MaxBytes: maxSpec}); err != nil {
 		return fmt.Errorf("read the job: %w; was the agent's program replaced while it ran? Restart the agent", err)
