@@ -87,6 +87,8 @@ func (s *Server) stopJobsOf(ctx context.Context, o store.JobOwner) {
 			return
 		case ctx.Err() != nil:
 			return
+		case err != nil && fleet.AsError(err).Code == protocol.CodeConflict: // made under another server key, or rebuilt: how it ended doesn't tell
+			try++
 		case err != nil:
 			log.Warn("the jobs of a revoked credential could not be stopped; tried again soon", "err", err)
 			pause(ctx, wait)

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"github.com/drover-fleet/drover/protocol"
@@ -146,23 +147,27 @@ func UnreadBody(next http.Handler) http.Handler {
 		own := *r
 		own.Body = body
 		next.ServeHTTP(w, &own)
-		// Who waits to be told to send (Expect: 100-continue) has sent nothing.
-		if !body.over && r.Header.Get("Expect") == "" {
+		// Who waits to be told to send (Expect: 100-continue) has sent nothing until it's read.
+		if !body.over.Load() && (body.begun.Load() || r.Header.Get("Expect") == "") {
 			linger(w, r.Body)
 		}
 	})
 }
 
-// watched tells whether a body has come to its end, or to an error.
+// watched tells whether a body was begun, and has come to its end, or to an error. A transfer's
+// reader may be at it for a moment longer than the request lasts.
 type watched struct {
 	io.ReadCloser
-	over bool
+	begun, over atomic.Bool
 }
 
 // Read implements io.Reader.
 func (b *watched) Read(p []byte) (int, error) {
+	b.begun.Store(true)
 	n, err := b.ReadCloser.Read(p)
-	b.over = b.over || err != nil
+	if err != nil {
+		b.over.Store(true)
+	}
 	return n, err
 }
 

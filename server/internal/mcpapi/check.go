@@ -19,12 +19,12 @@ const batchless = "2025-06-18"
 // check finds what clients get wrong about a request as a whole, before the SDK does, which has
 // other words for it, and takes an unknown method for a body that can't be read. It's the order
 // that counts: whoever has no session learns that first.
-func (a *API) check(r *http.Request, s *server, stateful bool, msgs []message) *refusal {
+func (a *API) check(r *http.Request, who fleet.Principal, stateful bool, msgs []message) *refusal {
 	version, post := r.Header.Get(versionHeader), r.Method == http.MethodPost
 	plain, events := accepts(r.Header["Accept"])
 	begins := soleMethod(msgs) == methodInitialize
 	switch {
-	case stateful && !begins && !s.has(r.Header.Get(sessionHeader)):
+	case stateful && !begins && !a.servers.of(who.ID).has(r.Header.Get(sessionHeader)):
 		return &refusal{status: http.StatusNotFound, rpc: codeSessionMissing, err: noSession()}
 	case version != "" && version < modernVersion && !slices.Contains(a.revisions, version):
 		return badRequest("this revision of MCP (the header Mcp-Protocol-Version) isn't spoken here; those that are: " + strings.Join(a.revisions, ", "))

@@ -164,8 +164,7 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	method := soleMethod(msgs)
 	stateful := a.stateful(r, method)
-	server := a.servers.of(who.ID)
-	if bad := a.check(r, server, stateful, msgs); bad != nil {
+	if bad := a.check(r, who, stateful, msgs); bad != nil {
 		a.turnAway(w, r, who, msgs, bad)
 		return
 	}
@@ -193,6 +192,7 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
+	server := a.servers.of(who.ID)
 	server.sync(a, who)
 	server.touch(r.Header.Get(sessionHeader))
 	s := newStream(w, r.Method == http.MethodGet, method != methodInitialize, a.caught("a stream", who))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"strconv"
 	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -190,7 +191,7 @@ func (a *API) guard(op operation) func(huma.Context, func(huma.Context)) {
 			}
 			ctx, served := a.begin(w, r, who)
 			defer served()
-			if ans.who, ans.ctx = who, ctx; r.Method != http.MethodGet {
+			if ans.who, ans.ctx = who, ctx; r.Method != http.MethodGet && r.Method != http.MethodHead {
 				// What changes something isn't left half done: it has its answer, if that's read.
 				ans.ctx = context.WithoutCancel(ctx)
 			}
@@ -253,7 +254,12 @@ func (a *API) refuse(w http.ResponseWriter, r *http.Request, op operation, who f
 
 func writeProblem(w http.ResponseWriter, status int, e *fleet.Error) {
 	edge.SayWhen(w.Header(), e)
+	b, err := json.Marshal(Problem{*callError(e)})
+	if err != nil { // an error's text is made valid where it's made
+		status, b = http.StatusInternalServerError, nil
+	}
 	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", strconv.Itoa(len(b))) // it's whole before what's left of a body is taken
 	w.WriteHeader(status)
-	_ = json.MarshalWrite(w, Problem{*callError(e)}) // a client that is gone needs no answer
+	_, _ = w.Write(b) // a client that is gone needs no answer
 }
