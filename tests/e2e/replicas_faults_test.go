@@ -320,6 +320,7 @@ func TestTwoTunnelsOnTwoReplicas(t *testing.T) {
 	var answered sync.Map
 	go serve(raw, &answered)
 	b.WaitState("web-01", "online")
+	late := 0
 	for i := range 100 {
 		next := raw.At(&both[(i+1)%2].Client)
 		if err := next.Connect(); err != nil {
@@ -328,7 +329,18 @@ func TestTwoTunnelsOnTwoReplicas(t *testing.T) {
 		go serve(next, &answered)
 		for range 2 {
 			for _, d := range both {
-				_, res := d.REST(d.Admin).Call("web-01", "shell_exec", map[string]any{"command": "true"})
+				call := func() harness.CallResult {
+					_, res := d.REST(d.Admin).Call("web-01", "shell_exec", map[string]any{"command": "true"})
+					return res
+				}
+				res := call()
+				// A replica that hears of the newer connection more than a second after the old one's
+				// end says that nothing ran (docs/guarantees.md): on a busy machine that happens.
+				if res.State == "not_started" && late < 2 {
+					late++
+					t.Logf("move %d: again: %+v", i, res.Error)
+					res = call()
+				}
 				if res.State != "succeeded" {
 					t.Errorf("move %d: %s %+v", i, res.State, res.Error)
 				}
