@@ -334,8 +334,9 @@ func TestTwoTunnelsOnTwoReplicas(t *testing.T) {
 					return res
 				}
 				res := call()
-				// A replica that hears of the newer connection more than a second after the old one's
-				// end says that nothing ran (docs/guarantees.md): on a busy machine that happens.
+				// What was on its way in the old connection as that closed, before its replica had
+				// heard of the newer one, never began, and isn't sent twice (docs/guarantees.md): on
+				// a busy machine that happens.
 				if res.State == "not_started" && late < 2 {
 					late++
 					t.Logf("move %d: again: %+v", i, res.Error)
