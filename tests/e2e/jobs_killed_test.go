@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -19,6 +20,12 @@ func TestX13_AnAgentThatIsKilledWhileAJobStarts(t *testing.T) {
 	started, not := 0, 0
 	for n := range 14 {
 		ran := filepath.Join(t.TempDir(), "ran")
+		jobs := filepath.Join(h.state, "jobs")
+		before := map[string]bool{}
+		old, _ := os.ReadDir(jobs)
+		for _, e := range old {
+			before[e.Name()] = true
+		}
 		var res harness.CallResult
 		answered := make(chan struct{})
 		go func() {
@@ -27,9 +34,10 @@ func TestX13_AnAgentThatIsKilledWhileAJobStarts(t *testing.T) {
 				"command": "echo > " + ran + "; echo up; exec sleep 600", "env": map[string]string{"TEST_STATE": h.state}}}, &res)
 		}()
 		// The moments lie around those of the start, counted from the job's folder on.
-		jobs := filepath.Join(h.state, "jobs")
-		before, _ := os.ReadDir(jobs)
-		harness.Eventually(t, patience, "the job's folder is made", func() bool { now, _ := os.ReadDir(jobs); return len(now) > len(before) })
+		harness.Eventually(t, patience, "the job's folder is made", func() bool {
+			now, _ := os.ReadDir(jobs)
+			return slices.ContainsFunc(now, func(e os.DirEntry) bool { return !before[e.Name()] })
+		})
 		after := time.NewTimer(time.Duration(n*n) * 300 * time.Microsecond)
 		<-after.C
 		h.agent.Kill()
