@@ -232,27 +232,33 @@ func TestCancelBeforeTheFate(t *testing.T) {
 }
 
 func TestResumeCut(t *testing.T) {
-	started := make(chan struct{})
-	j := &journal{states: map[string]protocol.ResumeState{"x": {State: "running", PID: 9}}, rejoin: func(ctx context.Context, _ string, _ *mux.Work) *protocol.Response {
-		close(started)
-		<-ctx.Done()
-		if !errors.Is(context.Cause(ctx), protocol.ErrCut) {
-			t.Errorf("cause %v", context.Cause(ctx))
+	synctest.Test(t, func(t *testing.T) {
+		started := make(chan struct{})
+		j := &journal{states: map[string]protocol.ResumeState{"x": {State: "running", PID: 9}}, rejoin: func(ctx context.Context, _ string, _ *mux.Work) *protocol.Response {
+			close(started)
+			<-ctx.Done()
+			if !errors.Is(context.Cause(ctx), protocol.ErrCut) {
+				t.Errorf("cause %v", context.Cause(ctx))
+			}
+			return nil
+		}}
+		a, b := newPipe(4)
+		s, h := run(a, mux.Config{}), run(b, mux.Config{Handler: echo, Resumer: j})
+		go func() {
+			<-started
+			synctest.Wait() // the state is there
+			_ = b.Close(0, "")
+		}()
+		fate, resp, err := s.Resume(t.Context(), "x", mux.Exchange{})
+		if !errors.Is(err, protocol.ErrCut) || errors.Is(err, protocol.ErrNotSent) || resp != nil || fate.PID != 9 {
+			t.Errorf("%+v %+v %v", fate, resp, err)
 		}
-		return nil
-	}}
-	a, b := newPipe(4)
-	s, h := run(a, mux.Config{}), run(b, mux.Config{Handler: echo, Resumer: j})
-	go func() { <-started; _ = b.Close(0, "") }()
-	fate, resp, err := s.Resume(t.Context(), "x", mux.Exchange{})
-	if !errors.Is(err, protocol.ErrCut) || errors.Is(err, protocol.ErrNotSent) || resp != nil || fate.PID != 9 {
-		t.Errorf("%+v %+v %v", fate, resp, err)
-	}
-	s.wait(t)
-	h.wait(t)
-	if _, _, err := s.Resume(t.Context(), "x", mux.Exchange{}); !errors.Is(err, protocol.ErrNotSent) {
-		t.Errorf("after the end: %v", err)
-	}
+		s.wait(t)
+		h.wait(t)
+		if _, _, err := s.Resume(t.Context(), "x", mux.Exchange{}); !errors.Is(err, protocol.ErrNotSent) {
+			t.Errorf("after the end: %v", err)
+		}
+	})
 }
 
 func TestResumeOfVersion1(t *testing.T) {
