@@ -197,7 +197,12 @@ func WriteError(w http.ResponseWriter, e *fleet.Error) {
 }
 
 func writeStatus(w http.ResponseWriter, status int, e *fleet.Error) {
-	body, err := json.Marshal(Problem{protocol.Error{Code: e.Code, Reason: e.Reason, Message: e.Message}})
+	WriteProblem(w, status, e, Problem{protocol.Error{Code: e.Code, Reason: e.Reason, Message: e.Message}})
+}
+
+// WriteProblem is WriteError with a status, and a problem that says more than the error.
+func WriteProblem(w http.ResponseWriter, status int, e *fleet.Error, problem any) {
+	body, err := json.Marshal(problem)
 	if err != nil { // only invalid UTF-8 in a message could do that
 		body = []byte(`{"error":{"code":"internal","message":"Drover failed inside"}}`)
 	}

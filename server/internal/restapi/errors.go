@@ -4,13 +4,11 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"strconv"
 	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humachi"
 	"github.com/go-chi/chi/v5"
-	"github.com/go-json-experiment/json"
 
 	"github.com/drover-fleet/drover/protocol"
 	"github.com/drover-fleet/drover/protocol/text"
@@ -253,13 +251,5 @@ func (a *API) refuse(w http.ResponseWriter, r *http.Request, op operation, who f
 }
 
 func writeProblem(w http.ResponseWriter, status int, e *fleet.Error) {
-	edge.SayWhen(w.Header(), e)
-	b, err := json.Marshal(Problem{*callError(e)})
-	if err != nil { // an error's text is made valid where it's made
-		status, b = http.StatusInternalServerError, nil
-	}
-	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("Content-Length", strconv.Itoa(len(b))) // it's whole before what's left of a body is taken
-	w.WriteHeader(status)
-	_, _ = w.Write(b) // a client that is gone needs no answer
+	edge.WriteProblem(w, status, e, Problem{*callError(e)})
 }
